@@ -1,0 +1,232 @@
+"""Which address ranges were reserved from the driver, and when.
+
+Ordinary segments come and go whole (`segment_alloc`, `segment_free`). Expandable ones
+grow and shrink by pieces (`segment_map`, `segment_unmap`); the picture at the end merges
+neighbouring pieces, so they are kept apart here and merged only where a person looks.
+
+The state before the first event is found backwards from the final picture (undo every
+event), then one forward pass gives each piece its birth and death.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from snapscope.model import (
+    Action,
+    AddressColumn,
+    BoolColumn,
+    DeviceTables,
+    Int8Column,
+    Int32Column,
+    Int64Column,
+    Notice,
+    SizeClass,
+    Table,
+)
+from snapscope.replay.pairing import BEFORE, NEVER
+
+_SMALL_SEGMENT_BYTES: Final = 2 << 20
+_MAX_MAP_EVENTS: Final = 500_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeTable(Table):
+    """Reserved ranges over time, by birth; one row a segment, or a mapped piece of one.
+
+    Attributes:
+        addr, size_bytes: the range.
+        birth_event: index of the event that reserved it, or `BEFORE`.
+        death_event: index of the event that gave it back, or `NEVER`.
+        stream, pool, size_class, is_expandable: as in the segment table.
+    """
+
+    addr: AddressColumn
+    size_bytes: Int64Column
+    birth_event: Int64Column
+    death_event: Int64Column
+    stream: Int64Column
+    pool: Int32Column
+    size_class: Int8Column
+    is_expandable: BoolColumn
+
+    def __len__(self) -> int:
+        return len(self.addr)
+
+    def at(self, event: int) -> Int64Column:
+        """Return the rows that are reserved after `event`, by address."""
+        alive = np.flatnonzero(
+            (self.birth_event <= event) & ((self.death_event == NEVER) | (self.death_event > event))
+        )
+        return alive[np.argsort(self.addr[alive], kind="stable")]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Piece:
+    start: int
+    end: int
+    birth: int
+    stream: int
+    pool: int
+    size_class: int
+    is_expandable: bool
+    death: int = NEVER
+
+
+class _Pieces:
+    """Reserved pieces now, by start address; they never overlap."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._by_start: dict[int, _Piece] = {}
+        self.conflict_bytes = 0
+        self.num_conflicts = 0
+
+    def __iter__(self) -> Iterator[_Piece]:
+        return iter(self._by_start.values())
+
+    def add(self, piece: _Piece) -> None:
+        if piece.end <= piece.start:
+            return
+        for _ in self.cut(piece.start, piece.end):
+            self.num_conflicts += 1
+            self.conflict_bytes += piece.end - piece.start
+        self._by_start[piece.start] = piece
+        if not self._starts or piece.start > self._starts[-1]:
+            self._starts.append(piece.start)
+        else:
+            insort(self._starts, piece.start)
+
+    def take(self, start: int, end: int) -> list[_Piece]:
+        """Remove [start, end) and return what was there, counting what was not."""
+        taken = self.cut(start, end)
+        missing = (end - start) - sum(piece.end - piece.start for piece in taken)
+        if missing:
+            self.num_conflicts += 1
+            self.conflict_bytes += missing
+        return taken
+
+    def cut(self, start: int, end: int) -> list[_Piece]:
+        """Remove [start, end) from whatever pieces it touches; return the parts removed."""
+        low = max(bisect_right(self._starts, start) - 1, 0)
+        high = bisect_left(self._starts, end)
+        touched = [self._by_start[key] for key in self._starts[low:high]]
+        removed: list[_Piece] = []
+        for piece in touched:
+            if piece.end <= start or piece.start >= end:
+                continue
+            del self._by_start[piece.start]
+            del self._starts[bisect_left(self._starts, piece.start)]
+            inside = replace(piece, start=max(piece.start, start), end=min(piece.end, end))
+            removed.append(inside)
+            for rest_start, rest_end in ((piece.start, inside.start), (inside.end, piece.end)):
+                if rest_end > rest_start:
+                    rest = replace(piece, start=rest_start, end=rest_end)
+                    self._by_start[rest_start] = rest
+                    insort(self._starts, rest_start)
+        return removed
+
+
+def trace_ranges(tables: DeviceTables) -> tuple[RangeTable, tuple[Notice, ...]]:
+    """Rebuild the reserved ranges of one device over its whole history."""
+    events, segments = tables.events, tables.segments
+    is_segment_event = (events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP)
+    index = np.flatnonzero(is_segment_event)
+    notices: list[Notice] = []
+    if len(index) > _MAX_MAP_EVENTS:
+        notices.append(Notice(code="too_many_segment_events", message="more segment events than can be replayed: "
+                              "reserved ranges before the end are unknown", count=len(index)))  # fmt: skip
+        index = index[:0]
+    script = list(
+        zip(
+            index.tolist(),
+            events.action[index].tolist(),
+            events.addr[index].tolist(),
+            events.size_bytes[index].tolist(),
+            events.stream[index].tolist(),
+            events.pool[index].tolist(),
+            strict=True,
+        )
+    )
+    pieces = _Pieces()
+    columns = (
+        segments.addr, segments.size_bytes, segments.stream, segments.pool, segments.size_class, segments.is_expandable
+    )  # fmt: skip
+    for addr, size, stream, pool, size_class, is_expandable in zip(*(c.tolist() for c in columns), strict=True):
+        pieces.add(_Piece(start=addr, end=addr + size, birth=BEFORE, stream=stream, pool=pool, size_class=size_class,
+                          is_expandable=is_expandable))  # fmt: skip
+    for _, action, addr, size, stream, pool in reversed(script):
+        if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+            pieces.take(addr, addr + size)
+        else:
+            pieces.add(_new_piece(BEFORE, action, addr, size, stream, pool))
+    if pieces.num_conflicts:
+        notices.append(Notice(code="segment_conflict", message="segment events that contradict each other or the final "
+                              "segments", count=pieces.num_conflicts, bytes=pieces.conflict_bytes))  # fmt: skip
+    dead: list[_Piece] = []
+    for event, action, addr, size, stream, pool in script:
+        if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+            dead.extend(_ended(pieces.cut(addr, addr + size), event))
+            pieces.add(_new_piece(event, action, addr, size, stream, pool))
+        else:
+            dead.extend(_ended(pieces.cut(addr, addr + size), event))
+    alive = _with_final_facts(pieces, tables)
+    return _table([*dead, *alive]), tuple(notices)
+
+
+def _new_piece(birth: int, action: int, addr: int, size: int, stream: int, pool: int) -> _Piece:
+    return _Piece(
+        start=addr,
+        end=addr + size,
+        birth=birth,
+        stream=stream,
+        pool=pool,
+        # get_allocation_size: small requests get 2 MiB, nothing else does (AllocatorConfig.h).
+        size_class=SizeClass.SMALL if size == _SMALL_SEGMENT_BYTES else SizeClass.LARGE,
+        is_expandable=action in (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP),
+    )
+
+
+def _ended(pieces: list[_Piece], event: int) -> list[_Piece]:
+    return [replace(piece, death=event) for piece in pieces]
+
+
+def _with_final_facts(pieces: _Pieces, tables: DeviceTables) -> list[_Piece]:
+    """Give surviving pieces the pool and size class that the final segments state."""
+    segments = tables.segments
+    alive = sorted(pieces, key=lambda piece: piece.start)
+    starts = np.array([piece.start for piece in alive], np.uint64)
+    rows = np.searchsorted(segments.addr, starts, side="right") - 1
+    out = []
+    for piece, row in zip(alive, rows.tolist(), strict=True):
+        if row >= 0 and piece.start < int(segments.addr[row]) + int(segments.size_bytes[row]):
+            piece = replace(
+                piece,
+                pool=int(segments.pool[row]),
+                stream=int(segments.stream[row]),
+                size_class=int(segments.size_class[row]) or piece.size_class,
+                is_expandable=bool(segments.is_expandable[row]),
+            )
+        out.append(piece)
+    return out
+
+
+def _table(pieces: list[_Piece]) -> RangeTable:
+    pieces.sort(key=lambda piece: (piece.birth, piece.start))
+    return RangeTable(
+        addr=np.array([piece.start for piece in pieces], np.uint64),
+        size_bytes=np.array([piece.end - piece.start for piece in pieces], np.int64),
+        birth_event=np.array([piece.birth for piece in pieces], np.int64),
+        death_event=np.array([piece.death for piece in pieces], np.int64),
+        stream=np.array([piece.stream for piece in pieces], np.int64),
+        pool=np.array([piece.pool for piece in pieces], np.int32),
+        size_class=np.array([piece.size_class for piece in pieces], np.int8),
+        is_expandable=np.array([piece.is_expandable for piece in pieces], np.bool_),
+    )
+
+
