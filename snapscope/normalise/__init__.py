@@ -119,8 +119,8 @@ def _annotations(raw: list[Any], strings: Interner, notices: NoticeLog) -> Annot
     notices.add("bad_annotation", "annotations that are no dict: ignored", count=len(raw) - len(entries))
     staged = [entry for entry in entries if entry.get("stage") in ("START", "END")]
     notices.add("bad_annotation", "annotations without START or END: ignored", count=len(entries) - len(staged))
-    device, _ = integers(staged, "device", -1, "annotation")
-    time_us, _ = integers(staged, "time_us", -1, "annotation")
+    device = integers(staged, "device", -1, "annotation")
+    time_us = integers(staged, "time_us", -1, "annotation")
     if len(device) and (device.max() >= 1 << 31 or device.min() < -(1 << 31)):
         raise MalformedError("annotation: 'device' is no device number")
     return AnnotationTable(
@@ -138,8 +138,8 @@ def _note_oddities(stacks: StackInterner, pools: PoolInterner, notices: NoticeLo
 
 
 def _devices(tables: dict[int, Any], events: dict[int, EventTable], shared: dict[str, Any]) -> list[DeviceTables]:
-    # Pinned host memory comes last.
-    ordinals = sorted(tables.keys() | events.keys(), key=lambda ordinal: (ordinal == HOST_DEVICE, ordinal))
+    # Pinned host memory comes last. A snapshot without any device still answers "nothing".
+    ordinals = sorted((tables.keys() | events.keys()) or {0}, key=lambda ordinal: (ordinal == HOST_DEVICE, ordinal))
     devices = []
     for ordinal in ordinals:
         segments, blocks = tables.get(ordinal) or empty_segments()

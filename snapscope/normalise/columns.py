@@ -7,6 +7,7 @@ cost more than reading the file does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
 
@@ -25,49 +26,73 @@ _ADDRESS_MASK: Final = (1 << 64) - 1
 _INT64_MAX: Final = (1 << 63) - 1
 
 
-def take(entries: Sequence[Entry], key: str, default: Any) -> tuple[Iterable[Any], int]:
-    """Return an iterable of one key's values and how many entries have the key."""
+def take(entries: Sequence[Entry], key: str, default: Any) -> Iterable[Any]:
+    """Return an iterable of one key's values, with a default where it is absent."""
+    return (entry.get(key, default) for entry in entries)
+
+
+def matrix(
+    entries: Sequence[Entry], keys: Sequence[str], convert: Callable[[Any], int] | None = None
+) -> Int64Column | None:
+    """Return several keys' values as columns of one array, in a single pass.
+
+    Args:
+        entries: the dicts.
+        keys: at least two keys.
+        convert: turns each value into a number; None where they are numbers already.
+
+    Returns:
+        An array of shape (keys, entries), or None where a value is no 64-bit integer: then
+        look at one key at a time.
+
+    Raises:
+        KeyError: an entry lacks a key.
+    """
+    values: Iterable[Any] = chain.from_iterable(map(itemgetter(*keys), entries))
+    if convert is not None:
+        values = map(convert, values)
     try:
-        # itemgetter fails at the first entry without the key: only then look closer.
-        for _ in map(itemgetter(key), entries):
-            pass
-    except KeyError:
-        num_present = sum(key in entry for entry in entries)
-        return (entry.get(key, default) for entry in entries), num_present
-    return map(itemgetter(key), entries), len(entries)
+        flat = np.fromiter(values, dtype=np.int64, count=len(entries) * len(keys))
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return np.ascontiguousarray(flat.reshape(-1, len(keys)).T)
 
 
-def integers(entries: Sequence[Entry], key: str, default: int, what: str) -> tuple[Int64Column, int]:
-    """Return a column of 64-bit integers and how many entries have the key.
+def integers(entries: Sequence[Entry], key: str, default: int, what: str) -> Int64Column:
+    """Return a column of 64-bit integers.
 
     Raises:
         MalformedError: a value isn't an integer, or doesn't fit.
     """
     try:
-        try:
-            column = np.fromiter(map(itemgetter(key), entries), dtype=np.int64, count=len(entries))
-            return column, len(entries)
-        except KeyError:
-            values, num_present = take(entries, key, default)
-            return np.fromiter(values, dtype=np.int64, count=len(entries)), num_present
+        return np.fromiter(take(entries, key, default), dtype=np.int64, count=len(entries))
     except (TypeError, ValueError, OverflowError):
         raise MalformedError(_complaint(entries, key, what, _fits_int64)) from None
 
 
-def sizes(entries: Sequence[Entry], key: str, default: int, what: str) -> tuple[Int64Column, int]:
-    """Return a column of byte sizes and how many entries have the key.
+def sizes(entries: Sequence[Entry], key: str, default: int, what: str) -> Int64Column:
+    """Return a column of byte sizes.
 
     Raises:
         MalformedError: a value is no integer between 0 and `MAX_BYTES`.
     """
-    column, num_present = integers(entries, key, default, what)
+    return checked_sizes(integers(entries, key, default, what), key, default, what)
+
+
+def checked_sizes(column: Int64Column, key: str, default: int, what: str) -> Int64Column:
+    """Return the column if all of it are possible sizes.
+
+    Raises:
+        MalformedError: a value lies outside 0 to `MAX_BYTES`.
+    """
     if len(column) and (column.max() > MAX_BYTES or column.min() < min(0, default)):
-        raise MalformedError(f"{what}: {key!r} holds an impossible size ({_first_bad_size(column)} bytes)")
-    return column, num_present
+        bad = column[np.flatnonzero((column > MAX_BYTES) | (column < min(0, default)))[0]]
+        raise MalformedError(f"{what}: {key!r} holds an impossible size ({int(bad)} bytes)")
+    return column
 
 
-def addresses(entries: Sequence[Entry], key: str, what: str) -> tuple[npt.NDArray[np.uint64], int]:
-    """Return a column of 64-bit addresses (0 where absent) and how many entries have the key.
+def addresses(entries: Sequence[Entry], key: str, what: str) -> npt.NDArray[np.uint64]:
+    """Return a column of 64-bit addresses (0 where absent).
 
     Negative ones are taken as the signed reading of the same 64 bits.
 
@@ -75,16 +100,9 @@ def addresses(entries: Sequence[Entry], key: str, what: str) -> tuple[npt.NDArra
         MalformedError: a value is no integer of 64 bits.
     """
     try:
-        column = np.fromiter(map(itemgetter(key), entries), dtype=np.uint64, count=len(entries))
-        return column, len(entries)
-    except (KeyError, TypeError, ValueError, OverflowError):
-        pass
-    values, num_present = take(entries, key, 0)
-    try:
-        exact = [_address(value) for value in values]
+        return np.array([_address(value) for value in take(entries, key, 0)], dtype=np.uint64)
     except (TypeError, ValueError):
         raise MalformedError(_complaint(entries, key, what, _fits_address)) from None
-    return np.array(exact, dtype=np.uint64), num_present
 
 
 def _address(value: Any) -> int:
@@ -99,10 +117,6 @@ def _fits_int64(value: Any) -> bool:
 
 def _fits_address(value: Any) -> bool:
     return isinstance(value, int) and -_INT64_MAX - 1 <= value <= _ADDRESS_MASK
-
-
-def _first_bad_size(column: Int64Column) -> int:
-    return int(column[np.flatnonzero((column > MAX_BYTES) | (column < 0))[0]])
 
 
 def _complaint(entries: Sequence[Entry], key: str, what: str, fits: Callable[[Any], bool]) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
 
@@ -15,48 +16,52 @@ from snapscope.model import (
     UNKNOWN_BYTES,
     UNKNOWN_POOL,
     Action,
+    AddressColumn,
     EventTable,
     Int8Column,
     Int32Column,
     Int64Column,
 )
-from snapscope.normalise.columns import Entry, addresses, integers, sizes, take
+from snapscope.normalise.columns import (
+    Entry,
+    addresses,
+    checked_sizes,
+    integers,
+    matrix,
+    sizes,
+    take,
+)
 from snapscope.normalise.interning import Interner, StackInterner, text_of
 from snapscope.normalise.notices import NoticeLog
 
 _KNOWN_ACTIONS: Final = {action.name.lower(): int(action) for action in Action if action is not Action.OTHER}
-_EXPECTED_KEYS: Final = frozenset(
-    (
-        "action addr size stream frames time_us compile_context user_metadata pool_id device_free "
-        "forward_frames category"
-    ).split()
-)
+# The keys that most events have, and what stands for one that an event lacks.
+_DEFAULTS: Final[dict[str, Any]] = {
+    "action": None,
+    "addr": 0,
+    "size": UNKNOWN_BYTES,
+    "stream": 0,
+    "frames": None,
+    "time_us": NO_TIME,
+    "compile_context": None,
+    "user_metadata": None,
+    "pool_id": None,
+}
+_TEXT_KEYS: Final = frozenset(("action", "compile_context", "user_metadata"))
+_QUIET_KEYS: Final = frozenset(("device_free", "category"))
+_MAX_NAMES: Final = 20
 _ADDRESS_MASK: Final = (1 << 64) - 1
-
-
-class _ActionCodes(dict[Any, int]):
-    """Codes by name; names that PyTorch doesn't use are counted."""
-
-    def __init__(self) -> None:
-        super().__init__(_KNOWN_ACTIONS)
-        self.unknown: Counter[str] = Counter()
-
-    def __missing__(self, key: Any) -> int:
-        self.unknown[text_of(key)[:60]] += 1
-        return int(Action.OTHER)
 
 
 class PoolInterner:
     """Numbers pool ids; number 0 is the default pool `(0, 0)`."""
 
     def __init__(self) -> None:
-        self._numbers: Interner = Interner({(0, 0): 0})
+        self._numbers: dict[tuple[int, int], int] = {(0, 0): 0}
         self.num_bad = 0
 
     def number(self, pool_id: Any) -> int:
         """Return the number of a pool id, `UNKNOWN_POOL` for None or something else."""
-        if type(pool_id) is tuple and pool_id in self._numbers:
-            return self._numbers[pool_id]
         if pool_id is None:
             return UNKNOWN_POOL
         is_pair = isinstance(pool_id, (list, tuple)) and len(pool_id) == 2
@@ -64,31 +69,25 @@ class PoolInterner:
             # An empty tuple has been seen where no pool applies.
             self.num_bad += not (isinstance(pool_id, (list, tuple)) and not pool_id)
             return UNKNOWN_POOL
-        return self._numbers[tuple(pool_id)]
+        return self._numbers.setdefault((pool_id[0], pool_id[1]), len(self._numbers))
 
-    def column(self, events: Sequence[Entry]) -> tuple[Int32Column, int]:
-        """Return the pool of every event, and how many have the key."""
+    def column(self, events: Sequence[Entry]) -> Int32Column:
+        """Return the pool of every event."""
         try:
-            # dict lookups at C speed; a bare tuple of a wrong shape must not be numbered,
-            # so only pools already known are taken this way.
-            column = np.fromiter(
-                map(dict.__getitem__, _repeat(self._numbers), map(itemgetter("pool_id"), events)),
+            # Lookups at C speed; a tuple of a wrong shape must not be numbered, so only
+            # pools already known are found this way.
+            return np.fromiter(
+                map(self._numbers.__getitem__, map(itemgetter("pool_id"), events)),
                 dtype=np.int32,
                 count=len(events),
             )
-            return column, len(events)
         except (KeyError, TypeError):
-            values, num_present = take(events, "pool_id", None)
-            return np.fromiter(map(self.number, values), dtype=np.int32, count=len(events)), num_present
+            values = take(events, "pool_id", None)
+            return np.fromiter(map(self.number, values), dtype=np.int32, count=len(events))
 
     def freeze(self) -> tuple[tuple[int, int], ...]:
         """Return the pool ids by number."""
         return tuple(self._numbers)
-
-
-def _repeat(value: Any) -> Any:
-    while True:
-        yield value
 
 
 def normalise_trace(
@@ -113,47 +112,30 @@ def normalise_trace(
     num_events = len(events)
     if set(map(type, events)) - {dict}:
         raise MalformedError(f"{what}: an event is no dict")
-    num_keys = 0
-    addr, present = addresses(events, "addr", f"{what}, event")
-    num_keys += present
-    size, present = sizes(events, "size", UNKNOWN_BYTES, f"{what}, event")
-    num_keys += present
-    stream, present = _streams(events, what)
-    num_keys += present
-    time_us, present = integers(events, "time_us", NO_TIME, f"{what}, event")
-    num_keys += present
-    pool, present = pools.column(events)
-    num_keys += present
-    action, present = _actions(events, what, notices)
-    num_keys += present
-    stack, present = _stacks(events, stacks)
-    num_keys += present
-    compile_context, present = _texts(events, "compile_context", stacks.strings)
-    num_keys += present
-    user_metadata, present = _texts(events, "user_metadata", stacks.strings)
-    num_keys += present
-
+    keys = _keys_of(events)
+    try:
+        columns = _columns(events, keys, what, stacks, pools)
+        seldom = _seldom(events, keys, stacks)
+        is_complete = not seldom.keys
+    except KeyError:
+        is_complete = False
+    if not is_complete:
+        # Some events lack a key that others have: oom events the address, events without a
+        # context the frames. Only then each event is looked at.
+        keys = frozenset(set().union(*events) & _DEFAULTS.keys())
+        events = [event if event.keys() >= keys else {**_DEFAULTS, **event} for event in events]
+        columns = _columns(events, keys, what, stacks, pools)
+        seldom = _seldom(events, keys, stacks)
+    columns["action"] = _actions(columns["action"], what, stacks.strings, notices)
+    action, addr, size, time_us = (columns[name] for name in ("action", "addr", "size_bytes", "time_us"))
+    for name, count in seldom.unknown.most_common(_MAX_NAMES):
+        notices.add("unknown_key", f"unknown event key {name!r}, ignored", count=count)
     oom_events = np.flatnonzero(action == Action.OOM)
-    ooms = [events[i] for i in oom_events]
-    oom_free, present = sizes(ooms, "device_free", UNKNOWN_BYTES, f"{what}, oom event")
-    num_keys += present
-    if sum(map(len, events)) != num_keys:
-        _note_other_keys(events, notices)
-
+    oom_free = sizes([events[i] for i in oom_events], "device_free", UNKNOWN_BYTES, f"{what}, oom event")
+    forward_events, forward_text = np.array(seldom.rows, np.int64), np.array(seldom.texts, np.int32)
     order = _check_order(time_us, what, notices)
-    forward_events, forward_text = _forward_frames(events, stacks)
-    _check_events(action, addr, size, events, what, notices)
-    columns: dict[str, Any] = {
-        "action": action,
-        "addr": addr,
-        "size_bytes": np.maximum(size, 0),
-        "stream": stream,
-        "pool": pool,
-        "time_us": time_us,
-        "stack": stack,
-        "compile_context": compile_context,
-        "user_metadata": user_metadata,
-    }
+    _check_events(action, addr, size, what, notices)
+    columns["size_bytes"] = np.maximum(size, 0)
     if order is not None:
         columns = {name: column[order] for name, column in columns.items()}
         place = np.empty(num_events, np.int64)
@@ -170,26 +152,90 @@ def normalise_trace(
     )
 
 
-def _actions(events: Sequence[Entry], what: str, notices: NoticeLog) -> tuple[Int8Column, int]:
-    codes = _ActionCodes()
-    try:
-        values, present = take(events, "action", None)
-        column = np.fromiter(map(codes.__getitem__, values), dtype=np.int8, count=len(events))
-    except TypeError:
-        raise MalformedError(f"{what}: an event's 'action' is no string") from None
-    # Forks add actions of their own; they change no state that we know of.
-    for name, count in sorted(codes.unknown.items())[:20]:
-        notices.add("unknown_action", f"{what}: unknown action {name!r}, ignored", count=count)
-    return column, present
+def _keys_of(events: Sequence[Entry]) -> frozenset[str]:
+    """Return the common keys that occur in a few of the events."""
+    some = (*events[:2], *events[len(events) // 2 :][:2], *events[-2:])
+    return frozenset(key for event in some for key in event if key in _DEFAULTS)
 
 
-def _streams(events: Sequence[Entry], what: str) -> tuple[Int64Column, int]:
-    try:
-        return integers(events, "stream", 0, f"{what}, event")
-    except MalformedError:
-        # Handles are opaque: a fork may write 64-bit pointers or object ids.
-        values, present = take(events, "stream", 0)
-        return np.fromiter(map(stream_of, values), dtype=np.int64, count=len(events)), present
+@dataclass(slots=True)
+class _Seldom:
+    """What only some events have.
+
+    Attributes:
+        keys: common keys found beside those that all were thought to have.
+        unknown: keys that nobody knows, with counts.
+        rows, texts: events with `forward_frames`, and their text.
+    """
+
+    keys: set[str]
+    unknown: Counter[str]
+    rows: list[int]
+    texts: list[int]
+
+
+def _seldom(events: Sequence[Entry], keys: frozenset[str], stacks: StackInterner) -> _Seldom:
+    """Find keys beside `keys`, which all events have."""
+    found = _Seldom(set(), Counter(), [], [])
+    if sum(map(len, events)) == len(events) * len(keys):
+        return found
+    for row, event in enumerate(events):
+        if len(event) == len(keys):
+            continue
+        for key in event.keys() - keys:
+            if key in _DEFAULTS:
+                found.keys.add(key)
+            elif key == "forward_frames":
+                lines = event[key] if isinstance(event[key], list) else []
+                found.rows.append(row)
+                found.texts.append(stacks.strings["\n".join(text_of(line) for line in lines[:200])])
+            elif key not in _QUIET_KEYS:
+                found.unknown[text_of(key)[:60]] += 1
+    return found
+
+
+def _columns(
+    events: Sequence[Entry], keys: frozenset[str], what: str, stacks: StackInterner, pools: PoolInterner
+) -> dict[str, Any]:
+    """Return the columns of events that all have `keys`; KeyError where one has not.
+
+    Reading a key costs about 30 ns an event, so none is read twice, and keys that are
+    absent everywhere are not read at all.
+    """
+    num_events = len(events)
+    addr, size, stream, time_us = _numbers(events, keys, f"{what}, event")
+    texts = _texts(events, sorted(keys & _TEXT_KEYS), stacks.strings)
+    absent = np.full(num_events, -1, np.int32)
+    return {
+        "action": texts.get("action", absent),
+        "addr": addr,
+        "size_bytes": size,
+        "stream": stream,
+        "pool": pools.column(events) if "pool_id" in keys else np.full(num_events, UNKNOWN_POOL, np.int32),
+        "time_us": time_us,
+        "stack": stacks.column(map(itemgetter("frames"), events), num_events) if "frames" in keys else absent,
+        "compile_context": texts.get("compile_context", absent),
+        "user_metadata": texts.get("user_metadata", absent),
+    }
+
+
+def _numbers(
+    events: Sequence[Entry], keys: frozenset[str], where: str
+) -> tuple[AddressColumn, Int64Column, Int64Column, Int64Column]:
+    """Return address, size, stream and time, in one pass where all are plain numbers."""
+    names = [key for key in ("addr", "size", "stream", "time_us") if key in keys]
+    whole = matrix(events, names) if names[:3] == ["addr", "size", "stream"] else None
+    if whole is not None and (not whole.size or whole[0].min() >= 0):
+        size = checked_sizes(whole[1], "size", UNKNOWN_BYTES, where)
+        time_us = whole[3] if len(names) == 4 else np.full(len(events), NO_TIME, np.int64)
+        return whole[0].astype(np.uint64), size, whole[2], time_us
+    return (
+        addresses(events, "addr", where),
+        sizes(events, "size", UNKNOWN_BYTES, where),
+        # Handles are opaque: a fork may write pointers of 64 bits or object ids.
+        np.fromiter(map(stream_of, take(events, "stream", 0)), dtype=np.int64, count=len(events)),
+        integers(events, "time_us", NO_TIME, where),
+    )
 
 
 def stream_of(value: Any) -> int:
@@ -199,31 +245,34 @@ def stream_of(value: Any) -> int:
     return 0
 
 
-def _stacks(events: Sequence[Entry], stacks: StackInterner) -> tuple[Int32Column, int]:
-    try:
-        return stacks.column(map(itemgetter("frames"), events), len(events)), len(events)
-    except KeyError:
-        values, present = take(events, "frames", None)
-        return stacks.column(values, len(events)), present
+def _texts(events: Sequence[Entry], keys: Sequence[str], strings: Interner) -> dict[str, Int32Column]:
+    """Intern columns of strings; −1 where an event has none."""
+    whole = matrix(events, keys, strings.__getitem__) if len(keys) > 1 else None
+    if whole is None or not strings.has_only_text():
+        strings.forget_other_types()
+        rows = [
+            np.fromiter(
+                (-1 if value is None else strings[_metadata_text(value)] for value in take(events, key, None)),
+                dtype=np.int64,
+                count=len(events),
+            )
+            for key in keys
+        ]
+    else:
+        rows = list(whole)
+    return {key: row.astype(np.int32) for key, row in zip(keys, rows, strict=True)}
 
 
-def _texts(events: Sequence[Entry], key: str, strings: Interner) -> tuple[Int32Column, int]:
-    """Intern a column of strings; -1 where the key is absent."""
-    lookup: Callable[[Any], int] = strings.__getitem__
-    try:
-        column = np.fromiter(map(lookup, map(itemgetter(key), events)), dtype=np.int32, count=len(events))
-        # A None or a number would have been interned as it is: only strings may stay.
-        if not any(type(text) is not str for text in strings):
-            return column, len(events)
-    except (KeyError, TypeError):
-        pass
-    for text in [text for text in strings if type(text) is not str]:
-        raise MalformedError(f"event {key!r} is no string (a {type(text).__name__})")
-    if not any(key in event for event in events):
-        return np.full(len(events), -1, np.int32), 0
-    values, present = take(events, key, None)
-    numbers = (-1 if value is None else lookup(_metadata_text(value)) for value in values)
-    return np.fromiter(numbers, dtype=np.int32, count=len(events)), present
+def _actions(numbers: Int32Column, what: str, strings: Interner, notices: NoticeLog) -> Int8Column:
+    """Turn interned action names into codes; forks add actions that change no state we know of."""
+    names, which, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    by_number = list(strings) if len(names) else []
+    texts = [by_number[number] if number >= 0 else "" for number in names.tolist()]
+    unknown = [(text, int(count)) for text, count in zip(texts, counts, strict=True) if text not in _KNOWN_ACTIONS]
+    for text, count in unknown[:_MAX_NAMES]:
+        notices.add("unknown_action", f"{what}: unknown action {text[:60]!r}, ignored", count=count)
+    codes = [_KNOWN_ACTIONS.get(text, int(Action.OTHER)) for text in texts]
+    return np.array(codes, np.int8)[which] if codes else np.zeros(0, np.int8)
 
 
 def _metadata_text(value: Any) -> str:
@@ -231,30 +280,6 @@ def _metadata_text(value: Any) -> str:
     if type(value) is dict:
         return ", ".join(f"{text_of(key)}={text_of(item)}" for key, item in list(value.items())[:20])
     return text_of(value)
-
-
-def _forward_frames(events: Sequence[Entry], stacks: StackInterner) -> tuple[Int64Column, Int32Column]:
-    rows = [i for i, event in enumerate(events) if "forward_frames" in event] if _has_forward(events) else []
-    texts = []
-    for row in rows:
-        lines = events[row]["forward_frames"]
-        lines = lines if isinstance(lines, list) else []
-        texts.append(stacks.strings["\n".join(text_of(line) for line in lines[:200])])
-    return np.array(rows, np.int64), np.array(texts, np.int32)
-
-
-def _has_forward(events: Sequence[Entry]) -> bool:
-    # Anomaly mode records them on every event of a backward, so a long run without any
-    # at both ends and in the middle isn't proof, but a full look costs only 30 ns each.
-    return any(map(dict.__contains__, events, _repeat("forward_frames")))
-
-
-def _note_other_keys(events: Sequence[Entry], notices: NoticeLog) -> None:
-    unknown: Counter[str] = Counter()
-    for event in events:
-        unknown.update(text_of(key)[:60] for key in event if key not in _EXPECTED_KEYS)
-    for name, count in sorted(unknown.items())[:20]:
-        notices.add("unknown_key", f"unknown event key {name!r}, ignored", count=count)
 
 
 def _check_order(time_us: Int64Column, what: str, notices: NoticeLog) -> Int64Column | None:
@@ -279,7 +304,7 @@ def _check_order(time_us: Int64Column, what: str, notices: NoticeLog) -> Int64Co
 
 
 def _check_events(
-    action: Int8Column, addr: Any, size: Int64Column, events: Sequence[Entry], what: str, notices: NoticeLog
+    action: Int8Column, addr: AddressColumn, size: Int64Column, what: str, notices: NoticeLog
 ) -> None:
     if float(np.maximum(size, 0).sum(dtype=np.float64)) > 2.0**62:
         raise MalformedError(f"{what}: the sizes add up to an absurd total")
@@ -288,6 +313,5 @@ def _check_events(
     moves = action <= Action.SEGMENT_UNMAP
     missing_size = moves & (size < 0)
     notices.add("event_without_size", f"{what}: events without a size count as 0 bytes", count=int(missing_size.sum()))
-    suspects = np.flatnonzero(moves & (addr == 0))
-    without = sum("addr" not in events[i] for i in suspects)
-    notices.add("event_without_addr", f"{what}: events without an address", count=without)
+    nowhere = moves & (addr == 0)
+    notices.add("event_without_addr", f"{what}: events without an address", count=int(nowhere.sum()))

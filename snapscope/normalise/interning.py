@@ -37,6 +37,23 @@ class Interner(dict[Any, int]):
         self[key] = number
         return number
 
+    def has_only_text(self) -> bool:
+        """Tell whether all keys are strings."""
+        return all(type(key) is str for key in self)
+
+    def forget_other_types(self) -> None:
+        """Replace keys that aren't strings by placeholders, so that all numbers stay."""
+        kept: dict[Any, int] = {}
+        for key, number in self.items():
+            name = key
+            if type(key) is not str:
+                name = f"<{number}>"
+                while name in self or name in kept:
+                    name += "_"
+            kept[name] = number
+        self.clear()
+        self.update(kept)
+
 
 def text_of(value: Any) -> str:
     """Return a string for any value of the file, without ever walking into containers.

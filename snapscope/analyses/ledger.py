@@ -1,0 +1,303 @@
+"""The ledger: who holds the bytes at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import count
+from typing import Final
+
+import numpy as np
+
+from snapscope.analyses.cached import split_cached
+from snapscope.analyses.moments import Moment
+from snapscope.analyses.selection import LEFT_OUT_KEY
+from snapscope.history import DeviceHistory
+from snapscope.model import NO_STACK, UNKNOWN_POOL, BoolColumn, Int64Column
+from snapscope.replay import BEFORE
+
+_MAX_LINES: Final = 5
+_MAX_RIVALS: Final = 50
+
+
+class By(str, Enum):
+    """What the rows of a ledger group by."""
+
+    SITE = "site"
+    FILE = "file"
+    STREAM = "stream"
+    POOL = "pool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRow:
+    """One row: requested bytes of live allocations.
+
+    Attributes:
+        key: what the row is, unique within the ledger (untrusted text).
+        bytes: requested bytes.
+        num_allocations: how many allocations.
+        lifetimes: their rows in the lifetime table.
+        lines: source lines they come from, most bytes first (for sites; at most 5).
+        stack: a stack that stands for the row; None where it has none.
+    """
+
+    key: str
+    bytes: int
+    num_allocations: int
+    lifetimes: Int64Column
+    lines: tuple[int, ...] = ()
+    stack: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """Where reserved memory is at one moment; see `cli.md` for each definition.
+
+    `requested + rounding = allocated`, `allocated + pending + cached = reserved`; what is
+    outside PyTorch is known only where an oom event tells what the driver had free and the
+    card's size is given.
+    """
+
+    requested_bytes: int
+    rounding_bytes: int
+    allocated_bytes: int
+    pending_bytes: int
+    pending_requested_bytes: int
+    cached_bytes: int
+    cached_free_segments_bytes: int
+    cached_holes_bytes: int
+    cached_private_pool_bytes: int
+    reserved_bytes: int
+    capacity_bytes: int | None = None
+    device_free_bytes: int | None = None
+    outside_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Rows of live allocations at a moment; they sum to `balance.requested_bytes`."""
+
+    at: Moment
+    by: By
+    balance: Balance
+    rows: tuple[LedgerRow, ...]
+
+
+def ledger(
+    history: DeviceHistory,
+    at: Moment,
+    *,
+    by: By = By.SITE,
+    capacity_bytes: int | None = None,
+    selection: BoolColumn | None = None,
+) -> Ledger:
+    """Group what is live after `at`, and balance the rest of the reserved memory.
+
+    Args:
+        history: the device.
+        at: when.
+        by: what to group by.
+        capacity_bytes: the card's size, which no snapshot holds.
+        selection: rows of the lifetime table to group; the others become one row.
+    """
+    return Ledger(
+        at=at,
+        by=by,
+        balance=balance(history, at, capacity_bytes=capacity_bytes),
+        rows=group_live(history, at, by=by, selection=selection),
+    )
+
+
+def balance(history: DeviceHistory, at: Moment, *, capacity_bytes: int | None = None) -> Balance:
+    """Balance reserved memory after `at`: the ladder's rungs. Needs the exact block replay."""
+    index = at.event + 1
+    requested = int(history.totals.requested_bytes[index])
+    allocated = int(history.block_totals.allocated_bytes[index])
+    pending = int(history.block_totals.pending_bytes[index])
+    reserved = int(history.totals.reserved_bytes[index])
+    cached = split_cached(history, at.event)
+    device_free = _device_free(history, at.event)
+    outside = None
+    if capacity_bytes is not None and device_free is not None and capacity_bytes >= reserved + device_free:
+        outside = capacity_bytes - reserved - device_free
+    return Balance(
+        requested_bytes=requested,
+        rounding_bytes=allocated - requested,
+        allocated_bytes=allocated,
+        pending_bytes=pending,
+        pending_requested_bytes=int(history.totals.pending_requested_bytes[index]),
+        cached_bytes=reserved - allocated - pending,
+        cached_free_segments_bytes=cached.free_segments_bytes,
+        # What contradicts the segments (see the notices) must not break the sum.
+        cached_holes_bytes=reserved - allocated - pending - cached.free_segments_bytes - cached.private_pool_bytes,
+        cached_private_pool_bytes=cached.private_pool_bytes,
+        reserved_bytes=reserved,
+        capacity_bytes=capacity_bytes,
+        device_free_bytes=device_free,
+        outside_bytes=outside,
+    )
+
+
+def group_live(
+    history: DeviceHistory, at: Moment, *, by: By = By.SITE, selection: BoolColumn | None = None
+) -> tuple[LedgerRow, ...]:
+    """Group the live allocations after `at`, most bytes first; needs no block replay.
+
+    What `selection` leaves out is the last row, so that the rows still sum.
+    """
+    rows = history.lifetimes.live_at(at.event)
+    if selection is None:
+        return _group_rows(history, rows, by)
+    grouped = _group_rows(history, rows[selection[rows]], by)
+    left_out = rows[~selection[rows]]
+    if not len(left_out):
+        return grouped
+    num_bytes = int(history.lifetimes.requested_bytes[left_out].sum())
+    rest = LedgerRow(key=LEFT_OUT_KEY, bytes=num_bytes, num_allocations=len(left_out), lifetimes=left_out)
+    return (*grouped, rest)
+
+
+def _group_rows(history: DeviceHistory, rows: Int64Column, by: By) -> tuple[LedgerRow, ...]:
+    if not len(rows):
+        return ()
+    if by is By.STREAM:
+        streams = history.lifetimes.stream[rows]
+        return _group(history, rows, streams, lambda stream: f"stream {_stream_name(stream)}")
+    if by is By.POOL:
+        return _group(history, rows, history.lifetimes.pool[rows].astype(np.int64), lambda p: pool_name(history, p))
+    return _group_by_site(history, rows, by)
+
+
+def pool_name(history: DeviceHistory, pool: int) -> str:
+    """Name a pool for people: `default pool`, `private pool (1, 0)`."""
+    if pool == UNKNOWN_POOL:
+        return "pool not recorded"
+    first, second = history.snapshot.pools[pool]
+    return "default pool" if pool == 0 else f"private pool ({first}, {second})"
+
+
+def _stream_name(stream: int) -> str:
+    return f"{stream:#x}" if stream > 9 else str(stream)
+
+
+def _device_free(history: DeviceHistory, event: int) -> int | None:
+    """What the driver called free, known only at oom events."""
+    events = history.tables.events
+    at = np.flatnonzero(events.oom_events == event)
+    free = int(events.oom_device_free_bytes[at[0]]) if len(at) else -1
+    return free if free >= 0 else None
+
+
+def _group(
+    history: DeviceHistory, rows: Int64Column, keys: Int64Column, name: Callable[[int], str]
+) -> tuple[LedgerRow, ...]:
+    """Group rows by an integer key."""
+    distinct, group = np.unique(keys, return_inverse=True)
+    return _rows(history, rows, group, [name(int(key)) for key in distinct])
+
+
+def _group_by_site(history: DeviceHistory, rows: Int64Column, by: By) -> tuple[LedgerRow, ...]:
+    """Group rows by site or file; sites are worked out per distinct stack, not per row."""
+    lifetimes = history.lifetimes
+    # The label of an allocation without a stack depends on whether it predates the history.
+    is_before = lifetimes.birth_event[rows] == BEFORE
+    stack_keys = lifetimes.alloc_stack[rows].astype(np.int64) * 2 + is_before
+    distinct, which = np.unique(stack_keys, return_inverse=True)
+    found = [history.sites.of_stack(int(key) >> 1, is_before=bool(key & 1)) for key in distinct.tolist()]
+    names: dict[int | str, int] = {}
+    labels: list[str] = []
+    group_of = np.empty(len(distinct), np.int64)
+    for place, site in enumerate(found):
+        identity = site.number if by is By.SITE else (site.file or site.label)
+        if identity not in names:
+            names[identity] = len(labels)
+            labels.append(site.label if by is By.SITE else (site.file or site.label))
+        group_of[place] = names[identity]
+    result = _rows(history, rows, group_of[which], labels)
+    return _tell_apart(history, result) if by is By.SITE else result
+
+
+def _rows(history: DeviceHistory, rows: Int64Column, group: Int64Column, keys: list[str]) -> tuple[LedgerRow, ...]:
+    lifetimes, sites = history.lifetimes, history.sites
+    order = np.argsort(group, kind="stable")
+    cuts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    out = []
+    for members in np.split(rows[order], cuts[1:]):
+        sizes = lifetimes.requested_bytes[members]
+        stacks, which = np.unique(lifetimes.alloc_stack[members], return_inverse=True)
+        weight = np.zeros(len(stacks), np.int64)
+        np.add.at(weight, which, sizes)
+        by_weight = stacks[np.argsort(-weight, kind="stable")].tolist()
+        lines = dict.fromkeys(sites.of_stack(stack).line for stack in by_weight[:200])
+        out.append(
+            LedgerRow(
+                key="",
+                bytes=int(sizes.sum()),
+                num_allocations=len(members),
+                lifetimes=members,
+                lines=tuple(line for line in lines if line)[:_MAX_LINES],
+                stack=by_weight[0] if by_weight[0] >= 0 else None,
+            )
+        )
+    group_numbers = group[order][cuts]
+    named = [replace(row, key=keys[number]) for row, number in zip(out, group_numbers.tolist(), strict=True)]
+    # Equal sizes are ordered by name, so that two runs print the same.
+    return tuple(sorted(named, key=lambda row: (-row.bytes, row.key)))
+
+
+def _tell_apart(history: DeviceHistory, rows: tuple[LedgerRow, ...]) -> tuple[LedgerRow, ...]:
+    """Name each site by the line of its most bytes, and make equal names differ."""
+    labelled = []
+    for row in rows:
+        site = history.sites.of_stack(row.stack) if row.stack is not None else None
+        labelled.append(replace(row, key=site.label) if site is not None and site.file else row)
+    clashes: dict[str, list[LedgerRow]] = {}
+    for row in labelled:
+        if row.stack is not None:
+            clashes.setdefault(row.key, []).append(row)
+    out: list[LedgerRow] = []
+    taken: set[str] = set()
+    for row in labelled:
+        rivals = clashes.get(row.key, [])
+        key = row.key + _difference(history, row, rivals) if len(rivals) > 1 and row.stack is not None else row.key
+        unique = next(name for name in _candidates(key) if name not in taken)
+        taken.add(unique)
+        out.append(replace(row, key=unique))
+    return tuple(out)
+
+
+def _candidates(key: str) -> Iterator[str]:
+    yield key
+    yield from (f"{key} #{number}" for number in count(2))
+
+
+def _difference(history: DeviceHistory, row: LedgerRow, rivals: list[LedgerRow]) -> str:
+    """Say in which frame a site differs from others of the same name.
+
+    ` > linear.py:134 forward` is called from the shown line, ` < train.py:51 train` calls it.
+    Sites that differ only in how deep a recursion went are told apart by a number.
+    """
+    own = _named_frames(history, row)
+    others = [{name for name, _, _ in _named_frames(history, rival)} for rival in rivals[:_MAX_RIVALS] if rival is not row]
+    # The frame that fewest rivals share says most; of equals, the one nearest to the line.
+    scored = [(sum(name in other for other in others), distance, label) for name, label, distance in own]
+    best = min(((shared, abs(distance), distance, label) for shared, distance, label in scored), default=None)
+    if best is None or best[0] == len(others):
+        return ""
+    return f" {'>' if best[2] < 0 else '<'} {best[3].rpartition('/')[2]}"
+
+
+def _named_frames(history: DeviceHistory, row: LedgerRow) -> list[tuple[tuple[str, str], str, int]]:
+    """Return (identity, label, distance from the shown frame) of a row's other frames."""
+    sites, stacks = history.sites, history.snapshot.stacks
+    stack = row.stack if row.stack is not None else NO_STACK
+    frames = sites.visible_frames(stack).tolist()
+    labels = [sites.frame_label(frame) for frame in frames]
+    shown = labels.index(row.key) if row.key in labels else 0
+    return [
+        ((sites.file_of(frame), stacks.function_of(frame)), label, place - shown)
+        for place, (frame, label) in enumerate(zip(frames, labels, strict=True))
+        if place != shown
+    ]

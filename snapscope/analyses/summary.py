@@ -1,0 +1,89 @@
+"""The summary: what the file is, what it covers, and the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snapscope.analyses.coverage import Coverage, find_coverage
+from snapscope.analyses.ledger import Balance, By, Ledger, balance, ledger
+from snapscope.analyses.moments import Moment, Peaks, find_moment, find_peaks, moment_at
+from snapscope.history import DeviceHistory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OomFacts:
+    """What is known of an oom event without judging it.
+
+    Attributes:
+        at: the event.
+        number: 1 for the first in the history.
+        requested_bytes: the request, rounded to a block size.
+        device_free_bytes: what the driver had free; None unknown.
+        site: whose request it was.
+        balance: reserved memory then.
+    """
+
+    at: Moment
+    number: int
+    requested_bytes: int
+    device_free_bytes: int | None
+    site: str
+    balance: Balance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What one device's part of a snapshot says at first glance.
+
+    Attributes:
+        coverage: what the file can tell.
+        peaks: the four peaks.
+        ladder: reserved memory at the peak of requested bytes.
+        end: reserved memory after the last event.
+        ledger: who holds the bytes at that peak.
+        ooms: every oom event.
+    """
+
+    coverage: Coverage
+    peaks: Peaks
+    ladder: Balance
+    end: Balance
+    ledger: Ledger
+    ooms: tuple[OomFacts, ...]
+
+
+def summarise(history: DeviceHistory, *, capacity_bytes: int | None = None) -> Summary:
+    """Summarise one device; needs the exact block replay."""
+    peak = find_moment(history, "peak")
+    at_peak = ledger(history, peak, by=By.SITE, capacity_bytes=capacity_bytes)
+    return Summary(
+        coverage=find_coverage(history),
+        peaks=find_peaks(history),
+        ladder=at_peak.balance,
+        end=balance(history, moment_at(history, history.num_events - 1, "end"), capacity_bytes=capacity_bytes),
+        ledger=at_peak,
+        ooms=_ooms(history, capacity_bytes),
+    )
+
+
+def _ooms(history: DeviceHistory, capacity_bytes: int | None) -> tuple[OomFacts, ...]:
+    events = history.tables.events
+    out = []
+    # Hundreds of events can follow one another where a program retries in a loop.
+    for number, event in enumerate(events.oom_events.tolist()[-_MAX_OOMS:], max(len(events.oom_events) - _MAX_OOMS, 0) + 1):
+        at = moment_at(history, event, f"oom:{number}")
+        state = balance(history, at, capacity_bytes=capacity_bytes)
+        out.append(
+            OomFacts(
+                at=at,
+                number=number,
+                requested_bytes=int(events.size_bytes[event]),
+                device_free_bytes=state.device_free_bytes,
+                site=history.sites.of_stack(int(events.stack[event])).label,
+                balance=state,
+            )
+        )
+    return tuple(out)
+
+
+_MAX_OOMS = 10

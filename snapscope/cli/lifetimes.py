@@ -1,0 +1,47 @@
+"""`snapscope lifetimes`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from snapscope.cli.options import (
+    device_options,
+    file_argument,
+    frame_options,
+    make_output,
+    make_page,
+    open_history,
+    output_options,
+    write,
+)
+
+
+@click.command("lifetimes", epilog="Example: snapscope lifetimes snap.pickle --focus attention --csv -o rows.csv")
+@file_argument
+@frame_options
+@output_options(csv=True)
+@device_options
+def command(
+    file: str, focus: str | None, ignore: str | None, device: int | None, capacity: int | None, **options: Any
+) -> None:
+    """Give one row per allocation: size, birth, death, stream, pool and site.
+
+    Text shows the largest; --json and --csv give all, by birth.
+    """
+    output = make_output(**options)
+    import numpy as np
+
+    from snapscope.analyses.selection import select
+    from snapscope.render.lifetimes import lifetimes_csv, lifetimes_json, lifetimes_text
+
+    history = open_history(file, device)
+    selection = select(history, focus=focus, ignore=ignore)
+    rows = np.arange(len(history.lifetimes)) if selection is None else np.flatnonzero(selection)
+    if output.form == "json":
+        write(output, lifetimes_json(history, rows))
+    elif output.form == "csv":
+        write(output, lifetimes_csv(history, rows))
+    else:
+        write(output, lifetimes_text(history, rows, make_page(output), top=output.top))

@@ -1,0 +1,61 @@
+"""`snapscope open`: starts the terminal UI, and is the only command that loads it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from snapscope.cli.options import device_options
+from snapscope.errors import UsageError
+
+
+@click.command("open", epilog="Example: snapscope open snap.pickle --at oom")
+@click.argument("file", metavar="FILE", required=False)
+@click.option("--demo", is_flag=True, help="Open a small recording that comes with snapscope.")
+@click.option("--at", metavar="MOMENT", help="Where the cursor starts: see ledger --help. [default: oom, else peak]")
+@click.option("--view", type=click.Choice(["timeline"]), default="timeline", help="The first screen.")
+@click.option("--focus", metavar="REGEX", help="Only allocations with a frame (file:line function) that matches.")
+@device_options
+def command(
+    file: str | None,
+    demo: bool,
+    at: str | None,
+    view: str,
+    focus: str | None,
+    device: int | None,
+    capacity: int | None,
+) -> None:
+    """Explore FILE in the terminal: the curve, what is live at any event, and whose code it is."""
+    if demo == (file is not None):
+        raise UsageError("give a FILE, or --demo for the recording that comes with snapscope")
+    _require_terminal(file or "FILE")
+    from snapscope.demo import demo_path
+    from snapscope.tui import run_app
+
+    def start(source: str) -> int:
+        return run_app(source, device=device, at=at, focus=focus, capacity_bytes=capacity, view=view)
+
+    if file is None:
+        with demo_path() as path:
+            code = start(str(path))
+    else:
+        code = start(file)
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _require_terminal(file: str) -> None:
+    """Refuse where there is nobody to look, naming the command that gives the same as text.
+
+    Raises:
+        UsageError: stdin or stdout is no terminal, or one that can't address its screen.
+    """
+    same = f"snapscope summary {file}"
+    if not sys.stdout.isatty() or (file != "-" and not sys.stdin.isatty()):
+        raise UsageError(f"open needs a terminal: `{same}` gives the same as text")
+    if os.environ.get("TERM", "") in ("dumb", "unknown"):
+        raise UsageError(f"open needs a terminal that can address its screen (TERM={os.environ['TERM']}): `{same}`")
+
+

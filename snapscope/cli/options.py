@@ -1,0 +1,197 @@
+"""Options that all verbs share, and what they need to open a file and to write a result."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from snapscope.errors import UsageError
+from snapscope.units import parse_size
+
+if TYPE_CHECKING:
+    from snapscope.history import DeviceHistory
+    from snapscope.load import Progress
+    from snapscope.model import Snapshot
+    from snapscope.render.page import Page
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_HOST = -1
+
+
+class _Size(click.ParamType):
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_size(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Device(click.ParamType):
+    name = "device"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if value == "host":
+            return _HOST
+        number = value.removeprefix("cuda:")
+        if number.isascii() and number.isdigit() and len(number) < 7:
+            return int(number)
+        self.fail(f"{value!r} is no device: write a number, or host for pinned memory", param, ctx)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """Where and how a result is written."""
+
+    form: str
+    path: str | None
+    force: bool
+    top: int
+    color: str
+
+
+def file_argument(function: _Function) -> _Function:
+    """Add the FILE argument."""
+    return click.argument("file", metavar="FILE")(function)
+
+
+def device_options(function: _Function) -> _Function:
+    """Add the options that choose a device and know the card."""
+    function = click.option(
+        "--device", type=_Device(), metavar="N", help="Device number, or host. [default: the one with most events]"
+    )(function)
+    function = click.option("--capacity", type=_Size(), metavar="SIZE", help="The card's size, e.g. 80GiB.")(function)
+    function = click.option("--no-cache", is_flag=True, expose_value=False, help="Don't use cached columns.")(function)
+    return click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")(function)
+
+
+def frame_options(function: _Function) -> _Function:
+    """Add --focus and --ignore."""
+    function = click.option(
+        "--focus", metavar="REGEX", help="Only allocations with a frame (file:line function) that matches."
+    )(function)
+    return click.option("--ignore", metavar="REGEX", help="Without allocations with a frame that matches.")(function)
+
+
+def output_options(*, csv: bool) -> Callable[[_Function], _Function]:
+    """Add --json, --csv where there is a table, -o, --force, --top and --color."""
+
+    def decorate(function: _Function) -> _Function:
+        function = click.option(
+            "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="Colours. [default: auto]"
+        )(function)
+        function = click.option("--top", type=click.IntRange(min=0), default=20, metavar="N",
+                                help="Rows of text; 0 = all. [default: 20]")(function)  # fmt: skip
+        function = click.option("--force", is_flag=True, help="Let -o overwrite.")(function)
+        function = click.option("-o", "output_path", metavar="PATH", help="Write to a file.")(function)
+        if csv:
+            function = click.option("--csv", "as_csv", is_flag=True, help="The rows as CSV.")(function)
+        return click.option("--json", "as_json", is_flag=True, help="One JSON object.")(function)
+
+    return decorate
+
+
+def make_output(
+    *, as_json: bool, output_path: str | None, force: bool, top: int, color: str, as_csv: bool = False
+) -> Output:
+    """Collect the output options of a verb.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    if as_json and as_csv:
+        raise UsageError("--json and --csv exclude each other")
+    if output_path is not None and not force and os.path.lexists(output_path):
+        raise UsageError(f"{output_path} exists: --force overwrites it")
+    form = "json" if as_json else "csv" if as_csv else "text"
+    return Output(form=form, path=output_path, force=force, top=top, color=color)
+
+
+def open_history(file: str, device: int | None) -> DeviceHistory:
+    """Read a file and choose a device, with progress on stderr if that is a terminal."""
+    from snapscope.history import DeviceHistory
+
+    return DeviceHistory(read(file), device)
+
+
+def read(file: str) -> Snapshot:
+    """Read and normalise a file, with progress on stderr if that is a terminal.
+
+    Raises:
+        UsageError: FILE is `-` but stdin is a terminal.
+    """
+    from snapscope.opening import load
+
+    if file == "-" and sys.stdin is not None and sys.stdin.isatty():
+        raise UsageError("FILE is - but stdin is a terminal: pipe a snapshot into it")
+    with _progress(file) as progress:
+        return load(file, progress=progress)
+
+
+@contextmanager
+def _progress(file: str) -> Iterator[Progress | None]:
+    # Small files are done before a bar could be read.
+    is_small = file != "-" and os.path.isfile(file) and os.path.getsize(file) < 16 << 20
+    if is_small or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(binary_units=True), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def make_page(output: Output) -> Page:
+    """Return a page that suits where the text goes."""
+    from snapscope.render.page import Page
+
+    is_terminal = output.path is None and sys.stdout.isatty()
+    color = output.color == "always" or (output.color == "auto" and is_terminal and not os.environ.get("NO_COLOR"))
+    return Page(width=terminal_width() if is_terminal else None, color=color)
+
+
+def terminal_width() -> int:
+    """Return the width of the terminal, or 80."""
+    import shutil
+
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def write(output: Output, pieces: str | bytes | Iterable[bytes]) -> None:
+    """Write a result to stdout or to the file of -o.
+
+    Raises:
+        UsageError: the file can't be written.
+    """
+    if isinstance(pieces, str):
+        # A terminal or locale may not know every character: never fail on that.
+        pieces = pieces.encode("utf-8", "backslashreplace")
+    chunks = [pieces] if isinstance(pieces, bytes) else pieces
+    if output.path is None:
+        stream = sys.stdout.buffer
+        for chunk in chunks:
+            stream.write(chunk)
+        stream.flush()
+        return
+    try:
+        with Path(output.path).open("wb" if output.force else "xb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+    except OSError as error:
+        raise UsageError(f"can't write {output.path}: {error.strerror}") from None

@@ -1,0 +1,25 @@
+"""Text from an untrusted file, made safe for one line of a message."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_LIMIT: Final = 80
+
+
+def quote_text(text: str, *, limit: int = _LIMIT) -> str:
+    """Return `text` with everything unprintable escaped, cut at `limit` characters.
+
+    Control characters, line breaks, bidirectional marks and lone surrogates could otherwise
+    rewrite the line, or the terminal, that an error message is printed on.
+    """
+    shown = "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for char in text[:limit]
+    )
+    return f"{shown}…" if len(text) > limit else shown
+
+
+def quote_bytes(head: bytes, *, limit: int = 16) -> str:
+    """Return the first bytes as ASCII text with escapes, to say what a file starts with."""
+    return quote_text(repr(head[:limit])[2:-1])

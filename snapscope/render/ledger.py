@@ -1,0 +1,135 @@
+"""Ledger to text, JSON and CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from snapscope.analyses.ledger import Balance, Ledger, LedgerRow
+from snapscope.analyses.moments import Moment, format_time
+from snapscope.history import DeviceHistory
+from snapscope.render.jsonable import balance_of, dump, dump_csv, head_of, moment_of, safe_text
+from snapscope.render.page import Page, cut_rows, device_line
+from snapscope.units import format_bytes, format_count, format_share
+
+COLUMNS: Final = ("key", "bytes", "num_allocations", "share", "lines")
+
+
+def ledger_json(history: DeviceHistory, result: Ledger) -> bytes:
+    """Return the ledger as one JSON object."""
+    return dump({**head_of(history), **ledger_document(result)})
+
+
+def ledger_document(result: Ledger) -> dict[str, Any]:
+    """Return the ledger's own keys."""
+    return {
+        "at": moment_of(result.at),
+        "by": result.by.value,
+        **balance_of(result.balance),
+        "categories": None,
+        "rows": list(_rows(result)),
+    }
+
+
+def ledger_csv(result: Ledger) -> Iterator[bytes]:
+    """Return the rows as CSV."""
+    return dump_csv(COLUMNS, _rows(result))
+
+
+def _rows(result: Ledger) -> Iterator[dict[str, Any]]:
+    whole = result.balance.requested_bytes
+    for row in result.rows:
+        yield {
+            "key": safe_text(row.key),
+            "bytes": row.bytes,
+            "num_allocations": row.num_allocations,
+            "share": round(row.bytes / whole, 6) if whole else 0.0,
+            "lines": list(row.lines),
+        }
+
+
+def ledger_text(history: DeviceHistory, result: Ledger, page: Page, *, top: int) -> str:
+    """Return the ledger as a page."""
+    balance = result.balance
+    page.line(
+        f"{format_bytes(balance.requested_bytes)} requested in "
+        f"{format_count(sum(row.num_allocations for row in result.rows))} live allocations {when(result.at)}",
+        style="bold",
+    )
+    page.line(device_line(history))
+    page.title(f"who holds it, by {result.by.value}")
+    write_rows(page, result, top=top)
+    page.title("and the rest of what is reserved")
+    write_ladder(page, balance)
+    page.notices(history.notices)
+    return page.text()
+
+
+def when(at: Moment) -> str:
+    """Return `at the peak (event 41,207, 2026-…)`."""
+    names = {"peak": "at the peak", "start": "before the first event", "end": "at the end"}
+    name = names.get(at.label, f"at {at.label}")
+    detail = [] if at.label.startswith("event:") else [f"event {format_count(at.event)}"]
+    if at.event < 0:
+        detail = [] if at.label == "start" else ["before the first event"]
+    elif at.time_us is not None:
+        detail.append(f"{format_time(at.time_us)} UTC")
+    return f"{name} ({', '.join(detail)})" if detail else name
+
+
+def write_rows(page: Page, result: Ledger, *, top: int) -> None:
+    """Write the rows and what was left out; they sum to the requested bytes."""
+    whole = result.balance.requested_bytes
+    if not result.rows:
+        page.line("  nothing is live")
+        return
+    shown, rest = cut_rows([(row.bytes, row.num_allocations) for row in result.rows], top)
+    cells = [
+        (format_bytes(row.bytes), format_share(row.bytes, whole), format_count(row.num_allocations), _key(row))
+        for row in result.rows[:shown]
+    ]
+    if rest is not None:
+        size, number = rest
+        cells.append(
+            (format_bytes(size), format_share(size, whole), format_count(number),
+             f"({format_count(len(result.rows) - shown)} more rows: --top 0 shows all)")
+        )  # fmt: skip
+    cells.append((format_bytes(whole), format_share(whole, whole),
+                  format_count(sum(row.num_allocations for row in result.rows)), "= requested"))  # fmt: skip
+    page.table(cells, align="rrrf", header=("bytes", "share", "count", result.by.value))
+
+
+def _key(row: LedgerRow) -> str:
+    others = [str(line) for line in row.lines[1:]]
+    return f"{row.key}  (also line {', '.join(others)})" if others else row.key
+
+
+def write_ladder(page: Page, balance: Balance) -> None:
+    """Write the rungs from requested to reserved, each with what it means."""
+    rungs = [
+        ("  requested by tensors", balance.requested_bytes, "what the code asked for"),
+        ("+ rounding", balance.rounding_bytes, "blocks are multiples of 512 B, and large ones may keep up to 1 MiB more"),
+        ("= allocated", balance.allocated_bytes, "torch.cuda.memory_allocated()"),
+        ("+ pending free", balance.pending_bytes, "freed, waits for another stream"),
+        ("+ cached", balance.cached_bytes, "reserved but unallocated, of which:"),
+        ("    free segments", balance.cached_free_segments_bytes, "empty_cache() returns them"),
+        ("    holes", balance.cached_holes_bytes, "between live blocks, which pin them"),
+        ("    private pools", balance.cached_private_pool_bytes, "idle, but only for their graph or pool"),
+        ("= reserved", balance.reserved_bytes, "torch.cuda.memory_reserved()"),
+    ]
+    cells = [(name, format_bytes(size), meaning) for name, size, meaning in rungs]
+    unknown = "unknown"
+    if balance.outside_bytes is not None:
+        cells.append(("+ outside PyTorch", format_bytes(balance.outside_bytes), "CUDA context, NCCL, other processes"))
+    elif balance.capacity_bytes is None:
+        cells.append(("+ outside PyTorch", unknown, "needs --capacity (the card's size isn't in the file)"))
+    else:
+        cells.append(("+ outside PyTorch", unknown, "only an oom event tells what the driver had free"))
+    if balance.device_free_bytes is not None:
+        cells.append(("+ device free", format_bytes(balance.device_free_bytes), "what the driver still had"))
+    elif balance.capacity_bytes is not None:
+        rest = balance.capacity_bytes - balance.reserved_bytes
+        cells.append(("+ device free", unknown, f"with what is outside: {format_bytes(rest)}"))
+    if balance.capacity_bytes is not None:
+        cells.append(("= capacity", format_bytes(balance.capacity_bytes), "as given"))
+    page.table(cells, align="lrf")

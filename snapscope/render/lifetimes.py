@@ -1,0 +1,127 @@
+"""Lifetimes to text, JSON and CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from snapscope.analyses.ledger import pool_name
+from snapscope.history import DeviceHistory
+from snapscope.model import UNKNOWN_POOL, Int64Column
+from snapscope.render.jsonable import device_of, dump_csv, dump_rows, head_of, safe_text
+from snapscope.render.page import Page, cut_rows, device_line
+from snapscope.replay import BEFORE, NEVER, REQUESTED_BEFORE
+from snapscope.units import format_address, format_bytes, format_count
+
+COLUMNS: Final = tuple(
+    (
+        "device birth_event addr requested_bytes block_bytes block_exact category fine confidence evidence "
+        "free_requested_event free_completed_event stream pool site"
+    ).split()
+)
+_CHUNK: Final = 10_000
+
+
+def lifetimes_json(history: DeviceHistory, rows: Int64Column) -> Iterator[bytes]:
+    """Return all rows, by birth, as one JSON object written piece by piece."""
+    return dump_rows(head_of(history), _documents(history, rows))
+
+
+def lifetimes_csv(history: DeviceHistory, rows: Int64Column) -> Iterator[bytes]:
+    """Return all rows as CSV."""
+    return dump_csv(COLUMNS, _documents(history, rows))
+
+
+def _documents(history: DeviceHistory, rows: Int64Column) -> Iterator[dict[str, Any]]:
+    table, blocks = history.lifetimes, history.blocks
+    pools = [*map(list, history.snapshot.pools)]
+    sites: dict[tuple[int, bool], str] = {}
+    device = device_of(history.device)
+    for low in range(0, len(rows), _CHUNK):
+        part = rows[low : low + _CHUNK]
+        columns = (
+            table.birth_event, table.addr, table.requested_bytes, blocks.block_bytes, blocks.is_exact,
+            table.free_requested_event, table.free_completed_event, table.stream, table.pool, table.alloc_stack,
+        )  # fmt: skip
+        for birth, addr, requested, block, exact, asked, done, stream, pool, stack in zip(
+            *(column[part].tolist() for column in columns), strict=True
+        ):
+            key = (stack, birth == BEFORE)
+            if key not in sites:
+                sites[key] = safe_text(history.sites.of_stack(stack, is_before=key[1]).label)
+            yield {
+                "device": device,
+                "birth_event": birth,
+                "addr": addr,
+                "requested_bytes": requested,
+                "block_bytes": block,
+                "block_exact": exact,
+                "category": None,
+                "fine": None,
+                "confidence": None,
+                "evidence": None,
+                "free_requested_event": asked,
+                "free_completed_event": done,
+                "stream": stream,
+                "pool": pools[pool] if pool != UNKNOWN_POOL else None,
+                "site": sites[key],
+            }
+
+
+def lifetimes_text(history: DeviceHistory, rows: Int64Column, page: Page, *, top: int) -> str:
+    """Return the largest allocations as a page."""
+    table, blocks = history.lifetimes, history.blocks
+    size = table.requested_bytes[rows]
+    alive = int((table.free_requested_event[rows] == NEVER).sum())
+    page.line(
+        f"{format_count(len(rows))} allocations of {format_bytes(int(size.sum()))} in all, "
+        f"{format_count(alive)} of them alive at the end",
+        style="bold",
+    )
+    page.line(device_line(history))
+    if not len(rows):
+        page.notices(history.notices)
+        return page.text()
+    page.title("the largest")
+    order = rows[np.argsort(-size, kind="stable")]
+    shown, rest = cut_rows([(int(s), 1) for s in table.requested_bytes[order].tolist()], top)
+    cells = [_cells(history, row) for row in order[:shown].tolist()]
+    if rest is not None:
+        cells.append((format_bytes(rest[0]), "", "", "", "", f"({format_count(rest[1])} more: --top 0, --json, --csv)"))
+    page.table(cells, align="rrrrlf", header=("requested", "block", "born", "died", "address", "site"))
+    others = sorted(set(table.pool[rows].tolist()) - {0})
+    for pool in others[:5]:
+        in_pool = table.pool[rows] == pool
+        page.line(f"  {format_count(int(in_pool.sum()))} allocations, {format_bytes(int(size[in_pool].sum()))} in "
+                  f"{pool_name(history, pool)}")  # fmt: skip
+    estimated = int((~blocks.is_exact[rows]).sum())
+    if estimated:
+        page.line(f"  ~ marks {format_count(estimated)} block sizes that the file can't prove: rounded up from the request")
+    page.notices(history.notices)
+    return page.text()
+
+
+def _cells(history: DeviceHistory, row: int) -> tuple[str, ...]:
+    table = history.lifetimes
+    birth = int(table.birth_event[row])
+    stack = int(table.alloc_stack[row])
+    mark = "" if history.blocks.is_exact[row] else "~"
+    return (
+        format_bytes(int(table.requested_bytes[row])),
+        mark + format_bytes(int(history.blocks.block_bytes[row])),
+        "before" if birth == BEFORE else format_count(birth),
+        death_text(int(table.free_requested_event[row]), int(table.free_completed_event[row])),
+        format_address(int(table.addr[row])),
+        history.sites.of_stack(stack, is_before=birth == BEFORE).label,
+    )
+
+
+def death_text(requested: int, completed: int) -> str:
+    """Return when an allocation died: an event, `alive`, or `pending`."""
+    if requested == NEVER:
+        return "alive"
+    if completed == NEVER:
+        return "pending" if requested == REQUESTED_BEFORE else f"{format_count(requested)} pending"
+    return format_count(completed if requested == REQUESTED_BEFORE else requested)

@@ -1,0 +1,232 @@
+"""Summary to text and JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from snapscope.analyses.coverage import Coverage, Head, explained_share
+from snapscope.analyses.moments import Peak, format_time
+from snapscope.analyses.summary import OomFacts, Summary
+from snapscope.history import DeviceHistory
+from snapscope.lifetimes import Context
+from snapscope.model import Source
+from snapscope.render.jsonable import balance_of, device_of, dump, head_of, moment_of, safe_text
+from snapscope.render.ledger import ledger_document, when, write_ladder, write_rows
+from snapscope.render.page import Page, device_line
+from snapscope.units import format_bytes, format_count, format_share
+
+
+def summary_json(history: DeviceHistory, result: Summary) -> bytes:
+    """Return the summary as one JSON object."""
+    snapshot = history.snapshot
+    return dump(
+        {
+            **head_of(history),
+            "format": {
+                "size_bytes": snapshot.source.size_bytes,
+                "containers": list(map(safe_text, snapshot.source.containers)),
+                "encoding": snapshot.source.encoding,
+                "protocol": snapshot.source.protocol,
+                "form": snapshot.format.form,
+                "torch_version": snapshot.format.torch_version,
+                "backend": snapshot.format.backend,
+                "keys": list(map(safe_text, snapshot.format.keys)),
+                "settings": _safe(dict(snapshot.settings.raw)) if snapshot.settings.known else None,
+            },
+            "coverage": _coverage(result.coverage),
+            "devices": [
+                {
+                    "device": device_of(tables.device),
+                    "num_events": len(tables.events),
+                    "num_segments": len(tables.segments),
+                    "num_blocks": len(tables.blocks),
+                    "reserved_bytes": tables.reserved_bytes,
+                }
+                for tables in snapshot.devices
+            ],
+            "ladder": balance_of(result.ladder),
+            "ladder_at_end": balance_of(result.end),
+            "ledger": ledger_document(result.ledger),
+            "peaks": asdict(result.peaks),
+            "ooms": [_oom(oom) for oom in result.ooms],
+            "verdict": None,
+        }
+    )
+
+
+def _coverage(coverage: Coverage) -> dict[str, Any]:
+    return {
+        "head": coverage.head.value,
+        "head_evidence": coverage.head_evidence,
+        "num_events": coverage.num_events,
+        "start_time_us": coverage.start_time_us,
+        "end_time_us": coverage.end_time_us,
+        "before_bytes": coverage.before_bytes,
+        "num_before": coverage.num_before,
+        "context": coverage.context.value,
+        "has_python_stacks": coverage.has_python_stacks,
+        "has_cpp_stacks": coverage.has_cpp_stacks,
+        "missing_actions": list(coverage.missing_actions),
+        "live_bytes": coverage.live_bytes,
+        "explained_bytes": coverage.explained_bytes,
+        "stack_bytes": coverage.stack_bytes,
+        "other_devices": [
+            {"device": device_of(device), "num_events": events, "reserved_bytes": reserved}
+            for device, events, reserved in coverage.other_devices
+        ],
+        "advice": list(coverage.advice),
+    }
+
+
+def _oom(oom: OomFacts) -> dict[str, Any]:
+    return {
+        "at": moment_of(oom.at),
+        "requested_bytes": oom.requested_bytes,
+        "device_free_bytes": oom.device_free_bytes,
+        "site": safe_text(oom.site),
+        "ladder": balance_of(oom.balance),
+    }
+
+
+def _safe(value: Any) -> Any:
+    if isinstance(value, str):
+        return safe_text(value)
+    if isinstance(value, dict):
+        return {safe_text(key): _safe(item) for key, item in value.items()}
+    return value
+
+
+def summary_text(history: DeviceHistory, result: Summary, page: Page, *, top: int) -> str:
+    """Return the summary as a page: the answer first."""
+    page.line(headline(history, result), style="bold")
+    page.line(device_line(history))
+    page.title("what this file can tell")
+    page.table(_coverage_rows(history, result.coverage), align="lf")
+    for place, advice in enumerate(result.coverage.advice):
+        page.line(f"  {'to record more:' if not place else ' ' * 15} {advice}")
+    if result.ooms:
+        page.title("out of memory")
+        page.table([_oom_row(oom) for oom in result.ooms], align="lrrrrf",
+                   header=("", "asked for", "device free", "reserved", "live", "by"))  # fmt: skip
+    if history.num_events:
+        page.title("peaks")
+        peaks = result.peaks
+        page.table(
+            [
+                _peak_row("requested", peaks.requested, "live bytes, as asked for"),
+                _peak_row("allocated", peaks.allocated, "max_memory_allocated"),
+                _peak_row("active", peaks.active, "with frees that wait for a stream"),
+                _peak_row("reserved", peaks.reserved, "max_memory_reserved"),
+            ],
+            align="lrrf",
+        )
+        if peaks.reserved.bytes > result.ladder.reserved_bytes:
+            page.line(f"  at the live peak {format_bytes(result.ladder.reserved_bytes)} were reserved, less than the highest")
+    page.title(f"the ladder {when(result.ledger.at)}" if history.num_events else "the ladder of the final state")
+    write_ladder(page, result.ladder)
+    page.title(f"who holds it {when(result.ledger.at)}" if history.num_events else "who holds it, in the final state")
+    write_rows(page, result.ledger, top=top)
+    page.notices(history.notices)
+    return page.text()
+
+
+def headline(history: DeviceHistory, result: Summary) -> str:
+    """Return the one sentence that answers first."""
+    peak = result.peaks.requested
+    if result.ooms:
+        last = result.ooms[-1]
+        total = f" ({format_count(last.number)} oom events, this is the last)" if last.number > 1 else ""
+        return (
+            f"OUT OF MEMORY at event {format_count(last.at.event)}: asked for {format_bytes(last.requested_bytes)} at "
+            f"{last.site}, with {format_bytes(last.balance.requested_bytes)} live and "
+            f"{format_bytes(last.balance.reserved_bytes)} reserved{total}"
+        )
+    if not history.num_events:
+        return (
+            f"{format_bytes(result.end.requested_bytes)} live, {format_bytes(result.end.reserved_bytes)} reserved: "
+            f"the final state only, no history in this file"
+        )
+    place = "before the first kept event" if peak.event < 0 else f"at event {format_count(peak.event)}"
+    return (
+        f"peak {format_bytes(peak.bytes)} requested {place}, {format_bytes(result.ladder.allocated_bytes)} allocated, "
+        f"{format_bytes(result.peaks.reserved.bytes)} reserved at most"
+    )
+
+
+def _peak_row(name: str, peak: Peak, meaning: str) -> tuple[str, str, str, str]:
+    place = "before the first event" if peak.event < 0 else f"event {format_count(peak.event)}"
+    return f"  {name}", format_bytes(peak.bytes), place, meaning
+
+
+def _oom_row(oom: OomFacts) -> tuple[str, ...]:
+    free = "unknown" if oom.device_free_bytes is None else format_bytes(oom.device_free_bytes)
+    return (
+        f"  event {format_count(oom.at.event)}",
+        format_bytes(oom.requested_bytes),
+        free,
+        format_bytes(oom.balance.reserved_bytes),
+        format_bytes(oom.balance.requested_bytes),
+        oom.site,
+    )
+
+
+def _coverage_rows(history: DeviceHistory, coverage: Coverage) -> list[tuple[str, str]]:
+    facts = history.snapshot.format
+    rows = [("  file", f"{_container(history.snapshot.source)}, written by PyTorch {facts.torch_version}")]
+    if coverage.num_events:
+        span = ""
+        if coverage.start_time_us is not None and coverage.end_time_us is not None:
+            seconds = (coverage.end_time_us - coverage.start_time_us) / 1e6
+            span = f" over {seconds:,.3f} s from {format_time(coverage.start_time_us)} UTC"
+        rows.append(("  history", f"{format_count(coverage.num_events)} events{span}"))
+    else:
+        rows.append(("  history", "no history in this file: the final state only"))
+    if coverage.head is not Head.NO_HISTORY:
+        rows.append(("  beginning", _head_text(coverage)))
+    if coverage.num_events:
+        rows.append(("  explained", explained_share(coverage)))
+    if coverage.missing_actions:
+        rows.append(("  missing", f"events of kind {', '.join(coverage.missing_actions)}: totals in between are uncertain"))
+    rows.append(("  stacks", _stacks_text(coverage)))
+    settings = history.snapshot.settings
+    conf = settings.conf or "defaults"
+    known = f"{conf}{', expandable_segments on' if settings.expandable_segments and 'expandable' not in conf else ''}"
+    rows.append(("  settings", known if settings.known else "not in this file"))
+    return rows
+
+
+def _container(source: Source) -> str:
+    kind = f"pickle protocol {source.protocol}" if source.encoding == "pickle" else source.encoding.upper()
+    inside = f" in {' in '.join(reversed(source.containers))}" if source.containers else ""
+    return f"{format_bytes(source.size_bytes)}, {kind}{inside}"
+
+
+def _head_text(coverage: Coverage) -> str:
+    words = {
+        Head.COMPLETE: "complete",
+        Head.STARTS_LATE: "starts late",
+        Head.LOST: "lost",
+        Head.NO_HISTORY: "none",
+    }[coverage.head]
+    older = (
+        f"; {format_bytes(coverage.before_bytes)} in {format_count(coverage.num_before)} allocations are older"
+        if coverage.num_before
+        else ""
+    )
+    return f"{words}: {coverage.head_evidence}{older}"
+
+
+def _stacks_text(coverage: Coverage) -> str:
+    if not coverage.has_python_stacks and not coverage.has_cpp_stacks:
+        return "none recorded"
+    kinds = [
+        name for name, has in (("Python", coverage.has_python_stacks), ("C++", coverage.has_cpp_stacks)) if has
+    ]
+    context = {
+        Context.ALL: "of allocs and frees",
+        Context.ALLOC: "of allocs",
+        Context.STATE: "on blocks only",
+    }.get(coverage.context, "")
+    share = format_share(coverage.stack_bytes, coverage.live_bytes)
+    return f"{' and '.join(kinds)} {context}; {share} of the bytes live at the end have one".replace("  ", " ")

@@ -1,0 +1,266 @@
+"""Phrases of the head lines: short pieces of text that fit whatever width there is.
+
+Styles are names of Textual's theme, so that dark, light and 16-colour terminals are legible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual.content import Content
+
+from snapscope.analyses.coverage import Coverage, Head
+from snapscope.escaping import escape
+from snapscope.history import DeviceHistory
+from snapscope.model import HOST_DEVICE, NO_TIME, Action
+from snapscope.replay import BEFORE
+from snapscope.tui.state import ViewState
+from snapscope.units import format_bytes, format_count, format_delta, format_share
+
+STRONG = "bold"
+QUIET = "$text-muted"
+GOOD = "$text-success"
+WARNING = "$text-warning"
+BAD = "bold $text-error"
+
+_US_PER_S = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A piece of a line.
+
+    Attributes:
+        content: the text.
+        rank: the higher, the earlier it is left out where the line is too narrow.
+        short: what stands there before it is left out altogether.
+    """
+
+    content: Content
+    rank: int = 0
+    short: Content | None = None
+
+
+def fit(phrases: Sequence[Phrase], width: int, separator: str = "  ") -> Content:
+    """Join as many phrases as fit, in their order; the rest is shortened, then left out by rank."""
+    chosen: list[Content | None] = [phrase.content for phrase in phrases]
+    order = sorted(range(len(phrases)), key=lambda place: (-phrases[place].rank, -place))
+    gap = len(separator)
+
+    def length() -> int:
+        lengths = [content.cell_length for content in chosen if content is not None]
+        return sum(lengths) + gap * max(len(lengths) - 1, 0)
+
+    for place in order:
+        if length() <= width:
+            break
+        if phrases[place].rank > 0:
+            chosen[place] = phrases[place].short
+    for place in order:
+        if length() <= width:
+            break
+        if phrases[place].rank > 0:
+            chosen[place] = None
+    line = Content(separator).join([content for content in chosen if content is not None])
+    return line.truncate(width, ellipsis=True) if line.cell_length > width else line
+
+
+def device_name(device: int) -> str:
+    """Name a device for people."""
+    return "host (pinned)" if device == HOST_DEVICE else f"device {device}"
+
+
+def format_span(span_us: int) -> str:
+    """Format a length of time: `812 ms`, `5.8 s`, `3 min 20 s`."""
+    seconds = span_us / _US_PER_S
+    if seconds < 0.9995:
+        return f"{span_us / 1000:.{0 if span_us >= 10_000 else 1}f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def offset_us(history: DeviceHistory, event: int) -> int | None:
+    """Return microseconds from the first event to this one; None without times."""
+    times = history.tables.events.time_us
+    if event < 0 or not len(times) or int(times[0]) == NO_TIME or int(times[event]) == NO_TIME:
+        return None
+    return int(times[event]) - int(times[0])
+
+
+def format_offset(history: DeviceHistory, event: int) -> str:
+    """Format the time since the first event: `+0.812 s`; empty without times."""
+    offset = offset_us(history, event)
+    return "" if offset is None else f"{offset / _US_PER_S:+.3f} s"
+
+
+def event_name(event: int) -> str:
+    """Name an event: `event 41,207`, or the state before the first."""
+    return "the start" if event == BEFORE else f"event {format_count(event)}"
+
+
+def head_line(state: ViewState, width: int) -> Content:
+    """Return file, device, events, coverage."""
+    coverage, source = state.opened.coverage, state.history.snapshot.source
+    folder, slash, name = escape(source.name, limit=300).rpartition("/")
+    phrases = [
+        Phrase(Content.styled("snapscope", STRONG), 5),
+        Phrase(
+            Content.assemble((folder + slash, QUIET), (name, STRONG)),
+            2,
+            Content.styled(name if len(name) <= 34 else f"{name[:22]}…{name[-11:]}", STRONG),
+        ),
+        _devices(state),
+        _events(coverage),
+        coverage_phrase(coverage),
+    ]
+    notices = state.history.notices
+    if notices:
+        phrases.append(Phrase(Content.styled(f"{len(notices)} notice{'s' * (len(notices) > 1)} [i]", WARNING), 3))
+    return fit(phrases, width)
+
+
+def _devices(state: ViewState) -> Phrase:
+    own = device_name(state.history.device)
+    others = [device for device, _, _ in state.opened.coverage.other_devices]
+    if not others:
+        return Phrase(Content(own), 1)
+    names = ", ".join("host" if device == HOST_DEVICE else str(device) for device in others[:6])
+    names += "…" if len(others) > 6 else ""
+    return Phrase(
+        Content.assemble(own, (f" (others: {names} [d])", WARNING)), 1, Content.assemble(own, (" [d]", WARNING))
+    )
+
+
+def _events(coverage: Coverage) -> Phrase:
+    count = f"{format_count(coverage.num_events)} event{'s' * (coverage.num_events != 1)}"
+    if coverage.start_time_us is None or coverage.end_time_us is None:
+        return Phrase(Content(count), 4)
+    span = format_span(coverage.end_time_us - coverage.start_time_us)
+    return Phrase(Content(f"{count}, {span}"), 4, Content(count))
+
+
+def coverage_phrase(coverage: Coverage) -> Phrase:
+    """Say how much of the run's history there is."""
+    size = format_bytes(coverage.before_bytes)
+    if coverage.head is Head.COMPLETE:
+        return Phrase(Content.styled("history complete", GOOD), 3, Content.styled("complete", GOOD))
+    if coverage.head is Head.NO_HISTORY:
+        return Phrase(Content.styled("no history", WARNING))
+    if coverage.head is Head.LOST:
+        return Phrase(
+            Content.styled(f"head lost: {size} are older", WARNING), 1, Content.styled(f"head lost: {size}", WARNING)
+        )
+    return Phrase(
+        Content.styled(f"starts late: {size} are older than the history", WARNING),
+        1,
+        Content.styled(f"{size} older", WARNING),
+    )
+
+
+def answer_line(state: ViewState, width: int) -> Content:
+    """Return the answer: the failed request where there is one, else the peak."""
+    ooms = state.history.tables.events.oom_events
+    if len(ooms):
+        return _oom_line(state, int(ooms[-1]), len(ooms), width)
+    peaks, totals = state.opened.peaks, state.history.totals
+    peak = peaks.requested
+    if state.opened.coverage.head is Head.NO_HISTORY:
+        return fit(
+            [
+                Phrase(Content.styled("final state", STRONG)),
+                Phrase(Content.styled(f"requested {format_bytes(int(totals.requested_bytes[-1]))}", STRONG)),
+                Phrase(Content(f"allocated {format_bytes(peaks.allocated.bytes)}"), 1),
+                Phrase(Content(f"reserved {format_bytes(int(totals.reserved_bytes[-1]))}")),
+                Phrase(Content.styled("no history in this file", WARNING), 2),
+            ],
+            width,
+        )
+    reserved = int(totals.reserved_bytes[peak.event + 1])
+    phrases = [
+        Phrase(Content.styled(f"peak {format_bytes(peak.bytes)} requested", STRONG)),
+        Phrase(Content.styled(f"at {event_name(peak.event)}", STRONG)),
+        Phrase(Content(f"allocated {format_bytes(peaks.allocated.bytes)}"), 2),
+        Phrase(Content(f"reserved {format_bytes(reserved)}"), 1),
+    ]
+    if peaks.reserved.bytes > reserved:
+        text = f"(at most {format_bytes(peaks.reserved.bytes)}, {event_name(peaks.reserved.event)} [r])"
+        phrases.append(Phrase(Content.styled(text, QUIET), 3))
+    return fit(phrases, width)
+
+
+def _oom_line(state: ViewState, event: int, num_ooms: int, width: int) -> Content:
+    events, totals = state.history.tables.events, state.history.totals
+    asked = format_bytes(int(events.size_bytes[event]))
+    free = int(events.oom_device_free_bytes[-1])
+    phrases = [
+        Phrase(Content.styled(f"OOM at {event_name(event)}", BAD)),
+        Phrase(
+            Content.styled(f"asked {asked} (rounded)", STRONG), 1, Content.styled(f"asked {asked}", STRONG)
+        ),
+        Phrase(Content(f"device free {format_bytes(free) if free >= 0 else 'unknown'}"), 2),
+        Phrase(Content(f"reserved {format_bytes(int(totals.reserved_bytes[event + 1]))}")),
+        Phrase(Content(f"live {format_bytes(int(totals.requested_bytes[event + 1]))}"), 1),
+    ]
+    if num_ooms > 1:
+        phrases.append(Phrase(Content.styled(f"the last of {num_ooms} [o]", QUIET), 3))
+    return fit(phrases, width)
+
+
+def caption(state: ViewState, width: int) -> Content:
+    """Return what the cursor stands on: event, bytes, and how far from the peak."""
+    history, event = state.history, state.cursor
+    requested = int(history.totals.requested_bytes[event + 1])
+    reserved = int(history.totals.reserved_bytes[event + 1])
+    peak = state.opened.peaks.requested
+    below = requested - peak.bytes
+    distance = "the peak" if event == peak.event else f"peak {format_delta(below)}" if below else "as the peak"
+    marks = [Content.styled(f" {event_name(event)}", STRONG)]
+    phrases = [
+        Phrase(marks[0]),
+        Phrase(Content.styled(_what(history, event), QUIET), 4),
+        Phrase(Content(format_offset(history, event)), 3),
+        Phrase(Content.assemble(("█ ", "$text-primary"), (f"requested {format_bytes(requested)}", STRONG))),
+        Phrase(Content(f"({distance})"), 2),
+    ]
+    if state.focus is not None:
+        focused = int(state.focus.requested_bytes[event + 1])
+        phrases.append(Phrase(Content.styled(f"in focus {format_bytes(focused)}", "$text-accent"), 1))
+    phrases.append(
+        Phrase(Content.assemble(("─ ", "$text-warning"), f"reserved {format_bytes(reserved)} "), 1)
+    )
+    return fit([phrase for phrase in phrases if phrase.content], width)
+
+
+def _what(history: DeviceHistory, event: int) -> str:
+    """Say what an event did: `alloc 64.00 MiB`."""
+    if event < 0:
+        return ""
+    events = history.tables.events
+    action = Action(int(events.action[event]))
+    size = int(events.size_bytes[event])
+    return f"{action.name.lower()} {format_bytes(size)}" if size else action.name.lower()
+
+
+def live_title(state: ViewState, num_allocations: int, width: int) -> Content:
+    """Return the sum over what is live: bytes, allocations, when, and the share of the peak."""
+    requested = int(state.history.totals.requested_bytes[state.cursor + 1])
+    peak = state.opened.peaks.requested
+    noun = "allocation" if num_allocations == 1 else "allocations"
+    where = "at the end" if state.opened.coverage.head is Head.NO_HISTORY else f"at {event_name(state.cursor)}"
+    share = "the peak" if state.cursor == peak.event else f"{format_share(requested, peak.bytes)} of the peak"
+    how = "call tree" if state.shows_calls else f"by {state.by.value}"
+    phrases = [
+        Phrase(Content(f" live {how}:"), 3),
+        Phrase(Content.styled(f"requested {format_bytes(requested)}", STRONG)),
+        Phrase(Content(f"in {format_count(num_allocations)} {noun}"), 1, Content(f"in {format_count(num_allocations)}")),
+        Phrase(Content(where), 2),
+        Phrase(Content(f"- {share} "), 1 if state.focus is None else 4),
+    ]
+    if state.focus is not None:
+        phrases.append(Phrase(Content.styled(f"filter /{escape(state.focus.pattern, limit=30)}/ ", "$text-accent")))
+    return fit(phrases, width, separator=" ")
