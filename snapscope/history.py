@@ -104,7 +104,17 @@ class DeviceHistory:
         own = [*self.snapshot.notices, *self.pairing.notices, *self._ranges_and_notices[1]]
         if "blocks" in self.__dict__:
             own += self.blocks.notices
+            own += self._estimates
         return tuple(own)
+
+    @cached_property
+    def _estimates(self) -> list[Notice]:
+        unsure = ~self.blocks.is_exact
+        if not unsure.any():
+            return []
+        message = "blocks whose exact size the file can't prove: counted as the request rounded up"
+        num_bytes = int(self.blocks.block_bytes[unsure].sum())
+        return [Notice(code="block_size_estimated", message=message, count=int(unsure.sum()), bytes=num_bytes)]
 
 
 def default_device(snapshot: Snapshot) -> int:

@@ -166,4 +166,12 @@ def _find_ranges(pairing: Pairing, ranges: RangeTable, num_events: int) -> Int64
     return found
 
 
-__all__ = ["BEFORE", "NEVER", "REQUESTED_BEFORE", "Context", "LifetimeTable", "build_lifetimes", "find_context"]
+__all__ = [
+    "BEFORE",
+    "NEVER",
+    "REQUESTED_BEFORE",
+    "Context",
+    "LifetimeTable",
+    "build_lifetimes",
+    "find_context",
+]

@@ -166,11 +166,11 @@ class StackTable(Table):
 
     def function_of(self, frame: int) -> str:
         """Return the function name of a frame, as recorded (untrusted text)."""
-        return self.strings[self.frame_function[frame]]
+        return self.strings[int(self.frame_function[frame])]
 
     def file_of(self, frame: int) -> str:
         """Return the file name of a frame, as recorded (untrusted text)."""
-        return self.strings[self.frame_file[frame]]
+        return self.strings[int(self.frame_file[frame])]
 
     def line_of(self, frame: int) -> int:
         """Return the line of a frame."""

@@ -38,7 +38,9 @@ CPP_BACKWARD_LABEL: Final = "(C++ backward)"
 
 _LIBRARY_ROOT: Final = re.compile(r".*/(?:site-packages|dist-packages)/", re.DOTALL)
 _STDLIB_ROOT: Final = re.compile(r".*/lib(?:64)?/(?:python|pypy)\d(?:\.\d+)?/", re.DOTALL)
-_WINDOWS_STDLIB: Final = re.compile(r".*/(?:Python\d+|[^/]*conda\d*(?:/envs/[^/]+)?)/lib/(?!site-packages)", re.DOTALL | re.I)
+_WINDOWS_STDLIB: Final = re.compile(
+    r".*/(?:Python\d+|[^/]*conda\d*(?:/envs/[^/]+)?)/lib/(?!site-packages)", re.DOTALL | re.I
+)
 _TORCH_TREE: Final = re.compile(
     r"(?:^|/)torch(?:_npu|_xla)?/(?:_tensor\.py|_utils\.py|_ops\.py|serialization\.py|functional\.py|random\.py|storage\.py|"
     r"__init__\.py|(?:nn|optim|autograd|utils|cuda|npu|_dynamo|_inductor|_functorch|_higher_order_ops|distributed|fx|amp|"
@@ -58,7 +60,9 @@ _INTERPRETER_NAMES: Final = re.compile(
     r"|execute_native_thread_routine$|run_eval_code_obj$|run_mod$)"
     r"|gather_with_cpp"
 )
-_BACKWARD_NAME: Final = re.compile(r"torch::autograd::(?:Engine|python::PythonEngine|Node|generated::|AccumulateGrad|PyNode)")
+_BACKWARD_NAME: Final = re.compile(
+    r"torch::autograd::(?:Engine|python::PythonEngine|Node|generated::|AccumulateGrad|PyNode)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +121,9 @@ class Sites:
     def frame_label(self, frame: int) -> str:
         """Return a frame as `file:line function`."""
         line = self._stacks.line_of(frame)
-        where = f"{self._files[frame]}:{line}" if line and self._kinds[frame] is not FrameKind.CPP else self._files[frame]
+        where = (
+            f"{self._files[frame]}:{line}" if line and self._kinds[frame] is not FrameKind.CPP else self._files[frame]
+        )
         return f"{where} {self._stacks.function_of(frame)}".strip()
 
     def callers(self, stack: int) -> list[str]:
@@ -135,7 +141,8 @@ class Sites:
         kinds = [self._kinds[frame] for frame in frames.tolist()]
         has_python = any(kind < FrameKind.CPP for kind in kinds)
         hidden = FrameKind.CPP if has_python else FrameKind.HIDDEN
-        return frames[np.array([kind < hidden for kind in kinds], bool)]
+        visible: Int32Column = frames[np.array([kind < hidden for kind in kinds], bool)]
+        return visible
 
     def matching(self, pattern: re.Pattern[str]) -> BoolColumn:
         """Return, per stack, whether any of its frames matches `file:line function`.
@@ -191,7 +198,9 @@ class Sites:
 
 def _kind_of(function: str, file: str) -> FrameKind:
     path = file.replace("\\", "/")
-    if _INTERPRETER_NAMES.search(function) or any(part in path for part in _INTERPRETER_FILES if _CPP_SUFFIX.search(path)):
+    if _INTERPRETER_NAMES.search(function) or any(
+        part in path for part in _INTERPRETER_FILES if _CPP_SUFFIX.search(path)
+    ):
         return FrameKind.HIDDEN
     if path in ("", "??") or _CPP_SUFFIX.search(path):
         return FrameKind.CPP

@@ -59,6 +59,11 @@ def format_count(number: int) -> str:
     return f"{number:,}"
 
 
+def count_of(number: int, noun: str) -> str:
+    """Format a count with its noun: `1 block`, `2,000 blocks`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def format_share(part: int, whole: int) -> str:
     """Format `part / whole` as a percentage; `-` where there is no whole."""
     return f"{100 * part / whole:.1f}%" if whole else "-"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapscope.history import DeviceHistory
-from snapscope.model import DEFAULT_POOL, Int64Column, SizeClass
+from snapscope.model import DEFAULT_POOL, AddressColumn, Int64Column, SizeClass
 from snapscope.replay.rounding import SMALL_SEGMENT_BYTES
 
 
@@ -76,7 +76,7 @@ def split_cached(history: DeviceHistory, event: int) -> CachedBytes:
     )
 
 
-def _free_granules(start: int, size: int, addr: np.ndarray, block: Int64Column, granule: int) -> int:  # type: ignore[type-arg]
+def _free_granules(start: int, size: int, addr: AddressColumn, block: Int64Column, granule: int) -> int:
     """Return the bytes of whole granules without any block: those can be unmapped alone."""
     first = (addr - np.uint64(start)).astype(np.int64) // granule
     last = ((addr - np.uint64(start)).astype(np.int64) + np.maximum(block, 1) - 1) // granule

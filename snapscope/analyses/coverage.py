@@ -13,6 +13,7 @@ from snapscope.lifetimes import Context
 from snapscope.model import NO_TIME, Action, BlockState
 from snapscope.replay import BEFORE
 from snapscope.sites import FrameKind
+from snapscope.units import MIB, count_of
 
 RECORD_LINE: Final = "torch.cuda.memory._record_memory_history(max_entries=1_000_000)"
 _ROUND: Final = 1000
@@ -46,6 +47,8 @@ class Coverage:
         live_bytes: requested bytes live at the end.
         explained_bytes: of these, with an alloc event.
         stack_bytes: of these, with a stack.
+        before_stack_bytes: of these, with a stack but older than the history.
+        freed_before_bytes: older than the history and freed within it.
         other_devices: (device, events, reserved bytes) of the other devices that hold
             anything.
         advice: lines of Python that would record it better; empty where nothing is missing.
@@ -65,6 +68,8 @@ class Coverage:
     live_bytes: int
     explained_bytes: int
     stack_bytes: int
+    before_stack_bytes: int
+    freed_before_bytes: int
     other_devices: tuple[tuple[int, int, int], ...]
     advice: tuple[str, ...]
 
@@ -97,6 +102,8 @@ def find_coverage(history: DeviceHistory) -> Coverage:
         live_bytes=int(sizes.sum()),
         explained_bytes=int(sizes[born].sum()),
         stack_bytes=int(sizes[has_stack].sum()),
+        before_stack_bytes=int(sizes[has_stack & ~born].sum()),
+        freed_before_bytes=int(lifetimes.requested_bytes[is_before & (lifetimes.free_completed_event >= 0)].sum()),
         other_devices=_other_devices(history),
         advice=_advice(head, history.context, missing),
     )
@@ -118,8 +125,8 @@ def _head(history: DeviceHistory) -> tuple[Head, str]:
     with_stack = int((blocks.stack[lifetimes.final_block[recorded]] > 0).sum())
     if with_stack and history.context is not Context.STATE and num_events > 1:
         return Head.LOST, (
-            f"{with_stack:,} blocks were allocated while recording was on, but their events are gone: overwritten in a "
-            f"ring of {num_events:,} events, or cleared"
+            f"the allocs of {count_of(with_stack, 'block')} were recorded, but are gone: overwritten in a ring "
+            f"of {num_events:,} events, or cleared"
         )
     if num_events % _ROUND == 0:
         return Head.LOST, f"the history holds exactly {num_events:,} events, as a full ring does"
@@ -185,11 +192,8 @@ def _advice(head: Head, context: Context, missing: tuple[str, ...]) -> tuple[str
 
 def explained_share(coverage: Coverage) -> str:
     """Say how much of the memory live at the end the alloc events explain."""
-    mib = 1 << 20
     share = 100 * coverage.explained_bytes / coverage.live_bytes if coverage.live_bytes else 100.0
     return (
-        f"alloc events explain {coverage.explained_bytes // mib:,} MiB of {coverage.live_bytes // mib:,} MiB live "
+        f"alloc events explain {coverage.explained_bytes // MIB:,} MiB of {coverage.live_bytes // MIB:,} MiB live "
         f"({share:.1f}%)"
     )
-
-

@@ -280,7 +280,9 @@ def _difference(history: DeviceHistory, row: LedgerRow, rivals: list[LedgerRow])
     Sites that differ only in how deep a recursion went are told apart by a number.
     """
     own = _named_frames(history, row)
-    others = [{name for name, _, _ in _named_frames(history, rival)} for rival in rivals[:_MAX_RIVALS] if rival is not row]
+    others = [
+        {name for name, _, _ in _named_frames(history, rival)} for rival in rivals[:_MAX_RIVALS] if rival is not row
+    ]
     # The frame that fewest rivals share says most; of equals, the one nearest to the line.
     scored = [(sum(name in other for other in others), distance, label) for name, label, distance in own]
     best = min(((shared, abs(distance), distance, label) for shared, distance, label in scored), default=None)

@@ -11,11 +11,9 @@ import numpy as np
 
 from snapscope.errors import UsageError
 from snapscope.history import DeviceHistory
-from snapscope.model import NO_TIME
+from snapscope.model import NO_TIME, Int64Column
 
-FORMS: Final = (
-    "peak, peak-allocated, peak-active, peak-reserved, oom, oom:N, start, end, event:N or time:T (µs or ISO)"
-)
+FORMS: Final = "peak, peak-allocated, peak-active, peak-reserved, oom, oom:N, start, end, event:N or time:T (µs or ISO)"
 _NUMBERED: Final = re.compile(r"(event|oom):(-?\d{1,15})\Z")
 
 
@@ -93,7 +91,9 @@ def find_moment(history: DeviceHistory, at: str = "peak") -> Moment:
         if match[1] == "oom":
             return moment_at(history, _oom(history, number), text)
         if not -1 <= number < num_events:
-            raise UsageError(f"no event {number}: {history.tables.label} has events 0 to {num_events - 1}, and -1 = start")
+            raise UsageError(
+                f"no event {number}: {history.tables.label} has events 0 to {num_events - 1}, and -1 = start"
+            )
         return moment_at(history, number, text)
     if text.startswith("time:"):
         return moment_at(history, _event_at_time(history, text[5:]), text)
@@ -107,7 +107,7 @@ def moment_at(history: DeviceHistory, event: int, label: str | None = None) -> M
     return Moment(event=event, label=label or f"event:{event}", time_us=None if time_us == NO_TIME else time_us)
 
 
-def _peak(totals: np.ndarray) -> Peak:  # type: ignore[type-arg]
+def _peak(totals: Int64Column) -> Peak:
     # argmax returns the first of several equal maxima, so the answer is stable.
     index = int(np.argmax(totals))
     return Peak(event=index - 1, bytes=int(totals[index]))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from snapscope.analyses.coverage import Coverage, find_coverage
 from snapscope.analyses.ledger import Balance, By, Ledger, balance, ledger
 from snapscope.analyses.moments import Moment, Peaks, find_moment, find_peaks, moment_at
 from snapscope.history import DeviceHistory
+from snapscope.model import BoolColumn
+
+_MAX_OOMS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +56,18 @@ class Summary:
     ooms: tuple[OomFacts, ...]
 
 
-def summarise(history: DeviceHistory, *, capacity_bytes: int | None = None) -> Summary:
-    """Summarise one device; needs the exact block replay."""
+def summarise(
+    history: DeviceHistory, *, capacity_bytes: int | None = None, selection: BoolColumn | None = None
+) -> Summary:
+    """Summarise one device; needs the exact block replay.
+
+    Args:
+        history: the device.
+        capacity_bytes: the card's size, which no snapshot holds.
+        selection: rows of the lifetime table that the ledger groups; the others are one row.
+    """
     peak = find_moment(history, "peak")
-    at_peak = ledger(history, peak, by=By.SITE, capacity_bytes=capacity_bytes)
+    at_peak = ledger(history, peak, by=By.SITE, capacity_bytes=capacity_bytes, selection=selection)
     return Summary(
         coverage=find_coverage(history),
         peaks=find_peaks(history),
@@ -70,7 +82,9 @@ def _ooms(history: DeviceHistory, capacity_bytes: int | None) -> tuple[OomFacts,
     events = history.tables.events
     out = []
     # Hundreds of events can follow one another where a program retries in a loop.
-    for number, event in enumerate(events.oom_events.tolist()[-_MAX_OOMS:], max(len(events.oom_events) - _MAX_OOMS, 0) + 1):
+    for number, event in enumerate(
+        events.oom_events.tolist()[-_MAX_OOMS:], max(len(events.oom_events) - _MAX_OOMS, 0) + 1
+    ):
         at = moment_at(history, event, f"oom:{number}")
         state = balance(history, at, capacity_bytes=capacity_bytes)
         out.append(
@@ -84,6 +98,3 @@ def _ooms(history: DeviceHistory, capacity_bytes: int | None) -> tuple[OomFacts,
             )
         )
     return tuple(out)
-
-
-_MAX_OOMS = 10

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapscope.history import DeviceHistory
-from snapscope.model import NO_TIME, Int64Column
+from snapscope.model import NO_TIME, BoolColumn, Int64Column
+from snapscope.replay import sum_live_and_pending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,8 @@ class Timeline:
     Attributes:
         num_events: events of the device.
         is_sampled: whether events were left out.
+        is_selection: whether only some allocations are counted.
+        capacity_bytes: the card's size, if it was given.
         events: event indices (−1 = before the first).
         time_us: their times; −1 where unknown.
         requested_bytes, allocated_bytes, pending_bytes, reserved_bytes: state after each.
@@ -24,6 +27,8 @@ class Timeline:
 
     num_events: int
     is_sampled: bool
+    is_selection: bool
+    capacity_bytes: int | None
     events: Int64Column
     time_us: Int64Column
     requested_bytes: Int64Column
@@ -32,7 +37,13 @@ class Timeline:
     reserved_bytes: Int64Column
 
 
-def timeline(history: DeviceHistory, *, num_points: int | None = None) -> Timeline:
+def timeline(
+    history: DeviceHistory,
+    *,
+    num_points: int | None = None,
+    selection: BoolColumn | None = None,
+    capacity_bytes: int | None = None,
+) -> Timeline:
     """Return the curve of a device; needs the exact block replay.
 
     Args:
@@ -40,25 +51,42 @@ def timeline(history: DeviceHistory, *, num_points: int | None = None) -> Timeli
         num_points: about how many points at most; None = every event. Of each stretch of
             events the one with the most requested bytes is kept, so the peak always is;
             so are the start, the end, and the first maximum of reserved bytes.
+        selection: rows of the lifetime table to count; reserved bytes stay those of all.
+        capacity_bytes: the card's size, which no snapshot holds.
     """
-    totals, blocks = history.totals, history.block_totals
+    requested, allocated, pending = _curves(history, selection)
+    reserved = history.totals.reserved_bytes
     num_states = history.num_events + 1
     if num_points is None or num_points >= num_states:
         chosen = np.arange(num_states)
     else:
-        chosen = _sample(totals.requested_bytes, max(num_points, 4), int(np.argmax(totals.reserved_bytes)))
+        chosen = _sample(requested, max(num_points, 4), int(np.argmax(reserved)))
     times = history.tables.events.time_us
     time_us = times[np.maximum(chosen - 1, 0)] if len(times) else np.full(len(chosen), NO_TIME, np.int64)
     return Timeline(
         num_events=history.num_events,
         is_sampled=len(chosen) < num_states,
+        is_selection=selection is not None,
+        capacity_bytes=capacity_bytes,
         events=chosen.astype(np.int64) - 1,
         time_us=time_us,
-        requested_bytes=totals.requested_bytes[chosen],
-        allocated_bytes=blocks.allocated_bytes[chosen],
-        pending_bytes=blocks.pending_bytes[chosen],
-        reserved_bytes=totals.reserved_bytes[chosen],
+        requested_bytes=requested[chosen],
+        allocated_bytes=allocated[chosen],
+        pending_bytes=pending[chosen],
+        reserved_bytes=reserved[chosen],
     )
+
+
+def _curves(history: DeviceHistory, selection: BoolColumn | None) -> tuple[Int64Column, Int64Column, Int64Column]:
+    """Return requested, allocated and pending bytes after every event."""
+    if selection is None:
+        totals, blocks = history.totals, history.block_totals
+        return totals.requested_bytes, blocks.allocated_bytes, blocks.pending_bytes
+    sizes, blocks_of = history.lifetimes.requested_bytes, history.blocks.block_bytes
+    num_events = history.num_events
+    requested, _ = sum_live_and_pending(history.pairing, np.where(selection, sizes, 0), num_events)
+    allocated, pending = sum_live_and_pending(history.pairing, np.where(selection, blocks_of, 0), num_events)
+    return requested, allocated, pending
 
 
 def _sample(values: Int64Column, num_points: int, extra: int) -> Int64Column:

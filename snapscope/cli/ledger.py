@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from snapscope.cli.options import (
+    capacity_option,
     device_options,
     file_argument,
     frame_options,
@@ -27,6 +28,7 @@ from snapscope.cli.options import (
               help="What to group by. [default: site]")  # fmt: skip
 @frame_options
 @output_options(csv=True)
+@capacity_option
 @device_options
 def command(
     file: str,

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from snapscope.cli.options import (
+    capacity_option,
     device_options,
     file_argument,
     frame_options,
@@ -22,6 +23,7 @@ from snapscope.cli.options import (
 @file_argument
 @frame_options
 @output_options(csv=True)
+@capacity_option
 @device_options
 def command(
     file: str, focus: str | None, ignore: str | None, device: int | None, capacity: int | None, **options: Any
@@ -30,6 +32,7 @@ def command(
 
     Text shows the largest; --json and --csv give all, by birth.
     """
+    del capacity  # accepted by every verb; rows of allocations don't depend on it
     output = make_output(**options)
     import numpy as np
 

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from snapscope.cli.options import device_options
+from snapscope.cli.options import capacity_option, device_options
 from snapscope.errors import UsageError
 
 
@@ -17,6 +17,7 @@ from snapscope.errors import UsageError
 @click.option("--at", metavar="MOMENT", help="Where the cursor starts: see ledger --help. [default: oom, else peak]")
 @click.option("--view", type=click.Choice(["timeline"]), default="timeline", help="The first screen.")
 @click.option("--focus", metavar="REGEX", help="Only allocations with a frame (file:line function) that matches.")
+@capacity_option
 @device_options
 def command(
     file: str | None,
@@ -57,5 +58,3 @@ def _require_terminal(file: str) -> None:
         raise UsageError(f"open needs a terminal: `{same}` gives the same as text")
     if os.environ.get("TERM", "") in ("dumb", "unknown"):
         raise UsageError(f"open needs a terminal that can address its screen (TERM={os.environ['TERM']}): `{same}`")
-
-

@@ -26,7 +26,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _HOST = -1
 
 
-class _Size(click.ParamType):
+class _Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -38,7 +38,7 @@ class _Size(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-class _Device(click.ParamType):
+class _Device(click.ParamType[int]):
     name = "device"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -47,9 +47,9 @@ class _Device(click.ParamType):
         if value == "host":
             return _HOST
         number = value.removeprefix("cuda:")
-        if number.isascii() and number.isdigit() and len(number) < 7:
-            return int(number)
-        self.fail(f"{value!r} is no device: write a number, or host for pinned memory", param, ctx)
+        if not (number.isascii() and number.isdigit() and len(number) < 7):
+            self.fail(f"{value!r} is no device: write a number, or host for pinned memory", param, ctx)
+        return int(number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +69,17 @@ def file_argument(function: _Function) -> _Function:
 
 
 def device_options(function: _Function) -> _Function:
-    """Add the options that choose a device and know the card."""
+    """Add the options that choose a device and say how to read."""
     function = click.option(
         "--device", type=_Device(), metavar="N", help="Device number, or host. [default: the one with most events]"
     )(function)
-    function = click.option("--capacity", type=_Size(), metavar="SIZE", help="The card's size, e.g. 80GiB.")(function)
     function = click.option("--no-cache", is_flag=True, expose_value=False, help="Don't use cached columns.")(function)
     return click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")(function)
+
+
+def capacity_option(function: _Function) -> _Function:
+    """Add --capacity."""
+    return click.option("--capacity", type=_Size(), metavar="SIZE", help="The card's size, e.g. 80GiB.")(function)
 
 
 def frame_options(function: _Function) -> _Function:
@@ -91,7 +95,10 @@ def output_options(*, csv: bool) -> Callable[[_Function], _Function]:
 
     def decorate(function: _Function) -> _Function:
         function = click.option(
-            "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="Colours. [default: auto]"
+            "--color",
+            type=click.Choice(["auto", "always", "never"]),
+            default="auto",
+            help="Colours. [default: auto]",
         )(function)
         function = click.option("--top", type=click.IntRange(min=0), default=20, metavar="N",
                                 help="Rows of text; 0 = all. [default: 20]")(function)  # fmt: skip

@@ -7,8 +7,10 @@ from typing import Any
 import click
 
 from snapscope.cli.options import (
+    capacity_option,
     device_options,
     file_argument,
+    frame_options,
     make_output,
     make_page,
     open_history,
@@ -23,24 +25,41 @@ from snapscope.cli.options import (
 @click.option("--points", type=click.IntRange(min=4), default=400, metavar="N",
               help="About how many points; peaks are never lost. [default: 400]")  # fmt: skip
 @click.option("--exact", is_flag=True, help="Every event.")
+@frame_options
 @output_options(csv=True)
+@capacity_option
 @device_options
 def command(
-    file: str, points: int, exact: bool, device: int | None, capacity: int | None, **options: Any
+    file: str,
+    points: int,
+    exact: bool,
+    focus: str | None,
+    ignore: str | None,
+    device: int | None,
+    capacity: int | None,
+    **options: Any,
 ) -> None:
-    """Give requested, allocated and reserved bytes over the events of the history."""
+    """Give requested, allocated and reserved bytes over the events of the history.
+
+    With --focus or --ignore, reserved bytes are still those of the whole device.
+    """
     output = make_output(**options)
-    from snapscope.analyses.moments import find_peaks
+    from snapscope.analyses.selection import select
     from snapscope.analyses.timeline import timeline
     from snapscope.render.timeline import timeline_csv, timeline_json, timeline_text
 
     history = open_history(file, device)
     is_text = output.form == "text"
     width = terminal_width() if is_text else 0
-    result = timeline(history, num_points=None if exact else max(points, 4 * width))
+    result = timeline(
+        history,
+        num_points=None if exact else max(points, 4 * width),
+        selection=select(history, focus=focus, ignore=ignore),
+        capacity_bytes=capacity,
+    )
     if output.form == "json":
         write(output, timeline_json(history, result))
     elif output.form == "csv":
         write(output, timeline_csv(result))
     else:
-        write(output, timeline_text(history, result, find_peaks(history), make_page(output), width=width))
+        write(output, timeline_text(history, result, make_page(output), width=width))

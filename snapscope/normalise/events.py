@@ -131,7 +131,7 @@ def normalise_trace(
     for name, count in seldom.unknown.most_common(_MAX_NAMES):
         notices.add("unknown_key", f"unknown event key {name!r}, ignored", count=count)
     oom_events = np.flatnonzero(action == Action.OOM)
-    oom_free = sizes([events[i] for i in oom_events], "device_free", UNKNOWN_BYTES, f"{what}, oom event")
+    oom_free = sizes([events[i] for i in oom_events.tolist()], "device_free", UNKNOWN_BYTES, f"{what}, oom event")
     forward_events, forward_text = np.array(seldom.rows, np.int64), np.array(seldom.texts, np.int32)
     order = _check_order(time_us, what, notices)
     _check_events(action, addr, size, what, notices)
@@ -298,14 +298,14 @@ def _check_order(time_us: Int64Column, what: str, notices: NoticeLog) -> Int64Co
         cut = int(drops[0]) + 1
         return np.concatenate((np.arange(cut, len(time_us)), np.arange(cut)))
     notices.add(
-        "time_goes_back", f"{what}: the clock goes back between events; the order of the list is kept", count=len(drops)
+        "time_goes_back",
+        f"{what}: the clock goes back between events; the order of the list is kept",
+        count=len(drops),
     )
     return None
 
 
-def _check_events(
-    action: Int8Column, addr: AddressColumn, size: Int64Column, what: str, notices: NoticeLog
-) -> None:
+def _check_events(action: Int8Column, addr: AddressColumn, size: Int64Column, what: str, notices: NoticeLog) -> None:
     if float(np.maximum(size, 0).sum(dtype=np.float64)) > 2.0**62:
         raise MalformedError(f"{what}: the sizes add up to an absurd total")
     if (addr > np.uint64(_ADDRESS_MASK) - np.maximum(size, 0).astype(np.uint64)).any():

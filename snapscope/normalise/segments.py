@@ -243,5 +243,3 @@ def _count_unknown(entry: Entry, known: frozenset[str], counts: dict[str, int]) 
         for key in entry.keys() - known:
             name = text_of(key)[:60]
             counts[name] = counts.get(name, 0) + 1
-
-

@@ -22,12 +22,12 @@ _PAIR: Final = re.compile(r"\s*([a-z_0-9]{1,60})\s*:\s*(\[[^\]]{0,500}\]|[^,]{0,
 _NUM_DIVISIONS: Final = 16
 # torch_npu's round_size adds 32 bytes, and its expandable segments align large blocks to
 # 16 KiB (both seen in every block of a real recording).
-_NPU: Final[dict[str, int]] = {"request_padding_bytes": 32, "large_alignment_bytes": 16 << 10}
+_NPU: Final[dict[str, Any]] = {"request_padding_bytes": 32, "large_alignment_bytes": 16 << 10}
 
 
 def normalise_settings(raw: Any, *, backend: str, notices: NoticeLog) -> AllocatorSettings:
     """Read the settings leniently: a wrong type falls back to PyTorch's default, noted."""
-    fork = _NPU if backend == "npu" else {}
+    fork: dict[str, Any] = _NPU if backend == "npu" else {}
     if type(raw) is not dict:
         notices.add("bad_settings", "allocator_settings is no dict: ignored", count=raw is not None)
         return AllocatorSettings(**fork)

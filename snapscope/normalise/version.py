@@ -10,15 +10,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from snapscope.model import FormatFacts
+from snapscope.normalise.interning import text_of
 
 # Release in which each event key appeared (PRs #112266, #152707, #165490, #177717).
-_EVENT_KEYS: Final = (("time_us", "2.2"), ("compile_context", "2.8"), ("user_metadata", "2.10"), ("pool_id", "2.12"))
+_EVENT_KEYS: Final = (
+    ("time_us", "2.2"),
+    ("compile_context", "2.8"),
+    ("user_metadata", "2.10"),
+    ("pool_id", "2.12"),
+)
 # Release in which each top-level key appeared (PRs #119404, #129072, #182407).
 _TOP_KEYS: Final = (("allocator_settings", "2.3"), ("external_annotations", "2.5"), ("host_traces", "2.14"))
 _RELEASES: Final = ("1.13", "2.0", "2.1", "2.2", "2.3", "2.5", "2.8", "2.10", "2.12", "2.14")
 
 
-def find_format(raw: Mapping[str, Any], *, is_list: bool, segments: Sequence[Any], strings: Sequence[str]) -> FormatFacts:
+def find_format(
+    raw: Mapping[str, Any], *, is_list: bool, segments: Sequence[Any], strings: Sequence[str]
+) -> FormatFacts:
     """Tell the form, the range of PyTorch releases and the backend from the keys alone."""
     trace = next((t for t in raw.get("device_traces", ()) if isinstance(t, list) and t), [])
     event = trace[0] if trace and type(trace[0]) is dict else None
@@ -34,8 +42,8 @@ def find_format(raw: Mapping[str, Any], *, is_list: bool, segments: Sequence[Any
     else:
         present = _present(raw, is_list, event, segment, form)
         version = _range(present)
-    keys = tuple(key for key in raw if isinstance(key, str))
-    return FormatFacts(form=form, torch_version=version, backend=_backend(raw, event, strings), keys=keys[:50])
+    keys = tuple(map(text_of, raw))
+    return FormatFacts(form=form, torch_version=version, backend=_backend(raw, strings), keys=keys[:50])
 
 
 def _first_block(segments: Sequence[Any]) -> Mapping[str, Any] | None:
@@ -49,7 +57,11 @@ def _first_block(segments: Sequence[Any]) -> Mapping[str, Any] | None:
 
 
 def _present(
-    raw: Mapping[str, Any], is_list: bool, event: Mapping[str, Any] | None, segment: Mapping[str, Any] | None, form: str
+    raw: Mapping[str, Any],
+    is_list: bool,
+    event: Mapping[str, Any] | None,
+    segment: Mapping[str, Any] | None,
+    form: str,
 ) -> dict[str, bool]:
     """Return, per release, whether its feature is there; releases that can't show are left out."""
     present: dict[str, bool] = {}
@@ -75,7 +87,7 @@ def _range(present: Mapping[str, bool]) -> str:
     return f"before {upper}" if upper else "unknown"
 
 
-def _backend(raw: Mapping[str, Any], event: Mapping[str, Any] | None, strings: Sequence[str]) -> str:
+def _backend(raw: Mapping[str, Any], strings: Sequence[str]) -> str:
     settings = raw.get("allocator_settings")
     if any("torch_npu" in text for text in strings):
         return "npu"

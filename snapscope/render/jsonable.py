@@ -54,6 +54,8 @@ def dump_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Itera
 def _cell(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value))
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return escape(value, limit=10_000) if isinstance(value, str) else value
 
 

@@ -10,7 +10,7 @@ from snapscope.analyses.moments import Moment, format_time
 from snapscope.history import DeviceHistory
 from snapscope.render.jsonable import balance_of, dump, dump_csv, head_of, moment_of, safe_text
 from snapscope.render.page import Page, cut_rows, device_line
-from snapscope.units import format_bytes, format_count, format_share
+from snapscope.units import count_of, format_bytes, format_count, format_share
 
 COLUMNS: Final = ("key", "bytes", "num_allocations", "share", "lines")
 
@@ -53,7 +53,7 @@ def ledger_text(history: DeviceHistory, result: Ledger, page: Page, *, top: int)
     balance = result.balance
     page.line(
         f"{format_bytes(balance.requested_bytes)} requested in "
-        f"{format_count(sum(row.num_allocations for row in result.rows))} live allocations {when(result.at)}",
+        f"{count_of(sum(row.num_allocations for row in result.rows), 'live allocation')} {when(result.at)}",
         style="bold",
     )
     page.line(device_line(history))
@@ -85,7 +85,12 @@ def write_rows(page: Page, result: Ledger, *, top: int) -> None:
         return
     shown, rest = cut_rows([(row.bytes, row.num_allocations) for row in result.rows], top)
     cells = [
-        (format_bytes(row.bytes), format_share(row.bytes, whole), format_count(row.num_allocations), _key(row))
+        (
+            format_bytes(row.bytes),
+            format_share(row.bytes, whole),
+            format_count(row.num_allocations),
+            _key(row),
+        )
         for row in result.rows[:shown]
     ]
     if rest is not None:
@@ -108,7 +113,11 @@ def write_ladder(page: Page, balance: Balance) -> None:
     """Write the rungs from requested to reserved, each with what it means."""
     rungs = [
         ("  requested by tensors", balance.requested_bytes, "what the code asked for"),
-        ("+ rounding", balance.rounding_bytes, "blocks are multiples of 512 B, and large ones may keep up to 1 MiB more"),
+        (
+            "+ rounding",
+            balance.rounding_bytes,
+            "blocks are multiples of 512 B, large ones may keep up to 1 MiB",
+        ),
         ("= allocated", balance.allocated_bytes, "torch.cuda.memory_allocated()"),
         ("+ pending free", balance.pending_bytes, "freed, waits for another stream"),
         ("+ cached", balance.cached_bytes, "reserved but unallocated, of which:"),
@@ -122,7 +131,7 @@ def write_ladder(page: Page, balance: Balance) -> None:
     if balance.outside_bytes is not None:
         cells.append(("+ outside PyTorch", format_bytes(balance.outside_bytes), "CUDA context, NCCL, other processes"))
     elif balance.capacity_bytes is None:
-        cells.append(("+ outside PyTorch", unknown, "needs --capacity (the card's size isn't in the file)"))
+        cells.append(("+ outside PyTorch", unknown, "needs --capacity: the card's size isn't in the file"))
     else:
         cells.append(("+ outside PyTorch", unknown, "only an oom event tells what the driver had free"))
     if balance.device_free_bytes is not None:

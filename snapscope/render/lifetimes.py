@@ -98,7 +98,9 @@ def lifetimes_text(history: DeviceHistory, rows: Int64Column, page: Page, *, top
                   f"{pool_name(history, pool)}")  # fmt: skip
     estimated = int((~blocks.is_exact[rows]).sum())
     if estimated:
-        page.line(f"  ~ marks {format_count(estimated)} block sizes that the file can't prove: rounded up from the request")
+        page.line(
+            f"  ~ marks block sizes that the file can't prove ({format_count(estimated)}): the request rounded up"
+        )
     page.notices(history.notices)
     return page.text()
 

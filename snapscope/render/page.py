@@ -106,9 +106,7 @@ def device_line(history: DeviceHistory) -> str:
     return f"{history.snapshot.source.name}  {history.tables.label}{tail}"
 
 
-def cut_rows(
-    rows: Sequence[tuple[int, int]], top: int
-) -> tuple[int, tuple[int, int] | None]:
+def cut_rows(rows: Sequence[tuple[int, int]], top: int) -> tuple[int, tuple[int, int] | None]:
     """Tell how many rows to show, and what the rest comes to.
 
     Args:

@@ -14,7 +14,7 @@ from snapscope.model import Source
 from snapscope.render.jsonable import balance_of, device_of, dump, head_of, moment_of, safe_text
 from snapscope.render.ledger import ledger_document, when, write_ladder, write_rows
 from snapscope.render.page import Page, device_line
-from snapscope.units import format_bytes, format_count, format_share
+from snapscope.units import count_of, format_bytes, format_count, format_share
 
 
 def summary_json(history: DeviceHistory, result: Summary) -> bytes:
@@ -71,6 +71,8 @@ def _coverage(coverage: Coverage) -> dict[str, Any]:
         "live_bytes": coverage.live_bytes,
         "explained_bytes": coverage.explained_bytes,
         "stack_bytes": coverage.stack_bytes,
+        "before_stack_bytes": coverage.before_stack_bytes,
+        "freed_before_bytes": coverage.freed_before_bytes,
         "other_devices": [
             {"device": device_of(device), "num_events": events, "reserved_bytes": reserved}
             for device, events, reserved in coverage.other_devices
@@ -101,34 +103,59 @@ def summary_text(history: DeviceHistory, result: Summary, page: Page, *, top: in
     """Return the summary as a page: the answer first."""
     page.line(headline(history, result), style="bold")
     page.line(device_line(history))
+    page.line(coverage_line(result.coverage))
+    if len(result.ooms) > 1:
+        page.title("out of memory")
+        page.table([_oom_row(oom) for oom in result.ooms], align="lrrrrf",
+                   header=("", "asked for", "device free", "reserved", "live", "by"))  # fmt: skip
+    moment = when(result.ledger.at) if history.num_events else "in the final state"
+    page.title(f"who holds it {moment}")
+    write_rows(page, result.ledger, top=top)
+    page.title(f"the ladder {moment}")
+    write_ladder(page, result.ladder)
+    if history.num_events:
+        _write_peaks(page, result)
     page.title("what this file can tell")
     page.table(_coverage_rows(history, result.coverage), align="lf")
     for place, advice in enumerate(result.coverage.advice):
         page.line(f"  {'to record more:' if not place else ' ' * 15} {advice}")
-    if result.ooms:
-        page.title("out of memory")
-        page.table([_oom_row(oom) for oom in result.ooms], align="lrrrrf",
-                   header=("", "asked for", "device free", "reserved", "live", "by"))  # fmt: skip
-    if history.num_events:
-        page.title("peaks")
-        peaks = result.peaks
-        page.table(
-            [
-                _peak_row("requested", peaks.requested, "live bytes, as asked for"),
-                _peak_row("allocated", peaks.allocated, "max_memory_allocated"),
-                _peak_row("active", peaks.active, "with frees that wait for a stream"),
-                _peak_row("reserved", peaks.reserved, "max_memory_reserved"),
-            ],
-            align="lrrf",
-        )
-        if peaks.reserved.bytes > result.ladder.reserved_bytes:
-            page.line(f"  at the live peak {format_bytes(result.ladder.reserved_bytes)} were reserved, less than the highest")
-    page.title(f"the ladder {when(result.ledger.at)}" if history.num_events else "the ladder of the final state")
-    write_ladder(page, result.ladder)
-    page.title(f"who holds it {when(result.ledger.at)}" if history.num_events else "who holds it, in the final state")
-    write_rows(page, result.ledger, top=top)
     page.notices(history.notices)
     return page.text()
+
+
+def _write_peaks(page: Page, result: Summary) -> None:
+    page.title("peaks")
+    peaks = result.peaks
+    page.table(
+        [
+            _peak_row("requested", peaks.requested, "live bytes, as asked for"),
+            _peak_row("allocated", peaks.allocated, "max_memory_allocated"),
+            _peak_row("active", peaks.active, "with frees that wait for a stream"),
+            _peak_row("reserved", peaks.reserved, "max_memory_reserved"),
+        ],
+        align="lrrf",
+    )
+    if peaks.reserved.bytes > result.ladder.reserved_bytes:
+        page.line(
+            f"  at the live peak {format_bytes(result.ladder.reserved_bytes)} were reserved, less than the highest"
+        )
+
+
+def coverage_line(coverage: Coverage) -> str:
+    """Return the coverage in one line: events, span, beginning, stacks."""
+    if coverage.head is Head.NO_HISTORY:
+        return f"no history in this file ({count_of(coverage.num_events, 'event')}), the final state only"
+    span = ""
+    if coverage.start_time_us is not None and coverage.end_time_us is not None:
+        span = f" over {(coverage.end_time_us - coverage.start_time_us) / 1e6:,.3f} s"
+    head = {
+        Head.COMPLETE: "history complete",
+        Head.STARTS_LATE: f"history starts late: {format_bytes(coverage.before_bytes)} are older",
+        Head.LOST: f"head of the history lost: {format_bytes(coverage.before_bytes)} are older",
+    }[coverage.head]
+    share = format_share(coverage.stack_bytes, coverage.live_bytes)
+    stacks = f"{share} of the live bytes have a stack" if coverage.live_bytes else "nothing is live"
+    return f"{count_of(coverage.num_events, 'event')}{span}, {head}, {stacks}"
 
 
 def headline(history: DeviceHistory, result: Summary) -> str:
@@ -187,7 +214,12 @@ def _coverage_rows(history: DeviceHistory, coverage: Coverage) -> list[tuple[str
     if coverage.num_events:
         rows.append(("  explained", explained_share(coverage)))
     if coverage.missing_actions:
-        rows.append(("  missing", f"events of kind {', '.join(coverage.missing_actions)}: totals in between are uncertain"))
+        rows.append(
+            (
+                "  missing",
+                f"events of kind {', '.join(coverage.missing_actions)}: totals in between are uncertain",
+            )
+        )
     rows.append(("  stacks", _stacks_text(coverage)))
     settings = history.snapshot.settings
     conf = settings.conf or "defaults"
@@ -210,7 +242,7 @@ def _head_text(coverage: Coverage) -> str:
         Head.NO_HISTORY: "none",
     }[coverage.head]
     older = (
-        f"; {format_bytes(coverage.before_bytes)} in {format_count(coverage.num_before)} allocations are older"
+        f"; {format_bytes(coverage.before_bytes)} in {count_of(coverage.num_before, 'older allocation')}"
         if coverage.num_before
         else ""
     )
@@ -220,13 +252,12 @@ def _head_text(coverage: Coverage) -> str:
 def _stacks_text(coverage: Coverage) -> str:
     if not coverage.has_python_stacks and not coverage.has_cpp_stacks:
         return "none recorded"
-    kinds = [
-        name for name, has in (("Python", coverage.has_python_stacks), ("C++", coverage.has_cpp_stacks)) if has
-    ]
+    kinds = [name for name, has in (("Python", coverage.has_python_stacks), ("C++", coverage.has_cpp_stacks)) if has]
     context = {
         Context.ALL: "of allocs and frees",
         Context.ALLOC: "of allocs",
         Context.STATE: "on blocks only",
     }.get(coverage.context, "")
     share = format_share(coverage.stack_bytes, coverage.live_bytes)
-    return f"{' and '.join(kinds)} {context}; {share} of the bytes live at the end have one".replace("  ", " ")
+    recorded = f"{' and '.join(kinds)} {context}".strip()
+    return f"{recorded}; {share} of the bytes live at the end have one"

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from snapscope.analyses.moments import Peaks, format_time
+from snapscope.analyses.moments import format_time
 from snapscope.analyses.timeline import Timeline
 from snapscope.history import DeviceHistory
 from snapscope.model import NO_TIME, Int64Column
@@ -28,6 +28,7 @@ def timeline_json(history: DeviceHistory, result: Timeline) -> bytes:
             **head_of(history),
             "num_events": result.num_events,
             "sampled": result.is_sampled,
+            "capacity_bytes": result.capacity_bytes,
             "events": np.ascontiguousarray(result.events),
             "time_us": [None if time == NO_TIME else time for time in result.time_us.tolist()],
             "requested_bytes": np.ascontiguousarray(result.requested_bytes),
@@ -52,16 +53,21 @@ def timeline_csv(result: Timeline) -> Iterator[bytes]:
     return dump_csv(COLUMNS, rows)
 
 
-def timeline_text(history: DeviceHistory, result: Timeline, peaks: Peaks, page: Page, *, width: int) -> str:
+def timeline_text(history: DeviceHistory, result: Timeline, page: Page, *, width: int) -> str:
     """Return the curve of requested bytes as block characters, with reserved above it."""
     if not result.num_events:
         page.line("no history in this file: there is no timeline, only the final state", style="bold")
         page.line(device_line(history))
-        page.line("to record one: torch.cuda.memory._record_memory_history(max_entries=1_000_000), and dump while it is on")
+        page.line(
+            "to record one: torch.cuda.memory._record_memory_history(max_entries=1_000_000), and dump while it is on"
+        )
         page.notices(history.notices)
         return page.text()
-    place = "before the first event" if peaks.requested.event < 0 else f"at event {format_count(peaks.requested.event)}"
-    page.line(f"peak {format_bytes(peaks.requested.bytes)} requested {place}", style="bold")
+    top = int(np.argmax(result.requested_bytes))
+    event = int(result.events[top])
+    place = "before the first event" if event < 0 else f"at event {format_count(event)}"
+    what = "requested by the selection" if result.is_selection else "requested"
+    page.line(f"peak {format_bytes(int(result.requested_bytes[top]))} {what} {place}", style="bold")
     page.line(device_line(history))
     page.line()
     for line in draw(result, width=max(width, 40)):
@@ -73,7 +79,7 @@ def timeline_text(history: DeviceHistory, result: Timeline, peaks: Peaks, page: 
 def draw(result: Timeline, *, width: int) -> list[str]:
     """Draw requested bytes as an area and reserved bytes as dots, over the event axis."""
     columns = width - _LABEL_WIDTH - 2
-    top = int(max(result.reserved_bytes.max(), result.requested_bytes.max(), 1))
+    top = int(max(result.reserved_bytes.max(), result.requested_bytes.max(), result.capacity_bytes or 1))
     cell = np.minimum((result.events + 1) * columns // (result.num_events + 1), columns - 1)
     live = _per_column(cell, result.requested_bytes, columns)
     reserved = _per_column(cell, result.reserved_bytes, columns)

@@ -7,7 +7,7 @@ done only when an answer needs it.
 
 from snapscope.replay.pairing import BEFORE, NEVER, REQUESTED_BEFORE, Pairing, pair_events
 from snapscope.replay.ranges import RangeTable, trace_ranges
-from snapscope.replay.totals import BlockTotals, Totals, sum_block_totals, sum_totals
+from snapscope.replay.totals import BlockTotals, Totals, sum_block_totals, sum_live_and_pending, sum_totals
 from snapscope.replay.walk import BlockSizes, size_blocks
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "pair_events",
     "size_blocks",
     "sum_block_totals",
+    "sum_live_and_pending",
     "sum_totals",
     "trace_ranges",
 ]

@@ -14,7 +14,7 @@ are written down in docs/explanation/replay.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -178,9 +178,7 @@ def _note(notices: list[Notice], code: str, message: str, mask: BoolColumn, size
         notices.append(Notice(code=code, message=message, count=count, bytes=int(sizes[mask].sum())))
 
 
-def _tie_to_blocks(
-    life: _Lives, tables: DeviceTables, num_events: int, notices: list[Notice]
-) -> npt.NDArray[np.int64]:
+def _tie_to_blocks(life: _Lives, tables: DeviceTables, num_events: int, notices: list[Notice]) -> npt.NDArray[np.int64]:
     """Set `final_block` of open lives; return the blocks that no life explains.
 
     Also closes, at the last event, open lives that the final picture doesn't know.
@@ -283,7 +281,9 @@ def _assemble(life: _Lives, extra: Int64Column, tables: DeviceTables, notices: l
     extra_birth = np.where(seen, max(num_events - 1, 0), BEFORE).astype(np.int64)
     pending = blocks.state[extra] == BlockState.PENDING_FREE
     extra_size = np.where(
-        blocks.requested_bytes[extra] == UNKNOWN_BYTES, blocks.size_bytes[extra], blocks.requested_bytes[extra]
+        blocks.requested_bytes[extra] == UNKNOWN_BYTES,
+        blocks.size_bytes[extra],
+        blocks.requested_bytes[extra],
     )
     _note(notices, "alloc_lost_at_end", "blocks of the final state whose alloc is missing after the address was freed: "
           "born at the last event", seen, extra_size)  # fmt: skip
@@ -299,7 +299,7 @@ def _assemble(life: _Lives, extra: Int64Column, tables: DeviceTables, notices: l
     free_stack = np.where(freed, events.stack[life.request_event], NO_STACK)
 
     extra_segment = blocks.segment[extra]
-    parts = {
+    parts: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {
         "addr": (life.addr, blocks.addr[extra]),
         "requested_bytes": (life.size, extra_size),
         "birth_event": (life.birth, extra_birth),

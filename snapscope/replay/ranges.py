@@ -60,9 +60,7 @@ class RangeTable(Table):
 
     def at(self, event: int) -> Int64Column:
         """Return the rows that are reserved after `event`, by address."""
-        alive = np.flatnonzero(
-            (self.birth_event <= event) & ((self.death_event == NEVER) | (self.death_event > event))
-        )
+        alive = np.flatnonzero((self.birth_event <= event) & ((self.death_event == NEVER) | (self.death_event > event)))
         return alive[np.argsort(self.addr[alive], kind="stable")]
 
 
@@ -228,5 +226,3 @@ def _table(pieces: list[_Piece]) -> RangeTable:
         size_class=np.array([piece.size_class for piece in pieces], np.int8),
         is_expandable=np.array([piece.is_expandable for piece in pieces], np.bool_),
     )
-
-

@@ -42,7 +42,7 @@ class BlockTotals(Table):
 def sum_totals(tables: DeviceTables, pairing: Pairing, ranges: RangeTable) -> Totals:
     """Sum requested and reserved bytes after every event."""
     num_events = len(tables.events)
-    live, pending = _live_and_pending(pairing, pairing.requested_bytes, num_events)
+    live, pending = sum_live_and_pending(pairing, pairing.requested_bytes, num_events)
     return Totals(
         requested_bytes=live,
         pending_requested_bytes=pending,
@@ -52,12 +52,17 @@ def sum_totals(tables: DeviceTables, pairing: Pairing, ranges: RangeTable) -> To
 
 def sum_block_totals(tables: DeviceTables, pairing: Pairing, block_bytes: Int64Column) -> BlockTotals:
     """Sum the blocks' real sizes after every event."""
-    allocated, pending = _live_and_pending(pairing, block_bytes, len(tables.events))
+    allocated, pending = sum_live_and_pending(pairing, block_bytes, len(tables.events))
     return BlockTotals(allocated_bytes=allocated, pending_bytes=pending)
 
 
-def _live_and_pending(pairing: Pairing, sizes: Int64Column, num_events: int) -> tuple[Int64Column, Int64Column]:
-    born, requested, completed = pairing.birth_event, pairing.free_requested_event, pairing.free_completed_event
+def sum_live_and_pending(pairing: Pairing, sizes: Int64Column, num_events: int) -> tuple[Int64Column, Int64Column]:
+    """Sum given sizes of live and of pending allocations after every event."""
+    born, requested, completed = (
+        pairing.birth_event,
+        pairing.free_requested_event,
+        pairing.free_completed_event,
+    )
     # Waiting when the history began: never live within it, pending from the start.
     was_pending = requested == REQUESTED_BEFORE
     live_rows = ~was_pending

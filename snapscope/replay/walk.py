@@ -54,7 +54,12 @@ class BlockSizes:
 
 
 def size_blocks(
-    tables: DeviceTables, pairing: Pairing, ranges: RangeTable, settings: AllocatorSettings, *, rounds: bool = True
+    tables: DeviceTables,
+    pairing: Pairing,
+    ranges: RangeTable,
+    settings: AllocatorSettings,
+    *,
+    rounds: bool = True,
 ) -> BlockSizes:
     """Find the block size of every allocation of one device.
 
@@ -146,7 +151,12 @@ class _Walk:
             self._size_elder(elder, elder[1], None, is_split_small=True)
 
     def _size_elder(
-        self, elder: tuple[int, int, int, int], following: int, final_sizes: Int64Column | None, *, is_split_small: bool
+        self,
+        elder: tuple[int, int, int, int],
+        following: int,
+        final_sizes: Int64Column | None,
+        *,
+        is_split_small: bool,
     ) -> int:
         """Size one block older than the history; return where it ends.
 

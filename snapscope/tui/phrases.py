@@ -120,7 +120,9 @@ def head_line(state: ViewState, width: int) -> Content:
     ]
     notices = state.history.notices
     if notices:
-        phrases.append(Phrase(Content.styled(f"{len(notices)} notice{'s' * (len(notices) > 1)} [i]", WARNING), 3))
+        phrases.append(
+            Phrase(Content.styled(f"{len(notices)} notice{'s' * (len(notices) > 1)} [i]", WARNING), 3)
+        )
     return fit(phrases, width)
 
 
@@ -132,7 +134,9 @@ def _devices(state: ViewState) -> Phrase:
     names = ", ".join("host" if device == HOST_DEVICE else str(device) for device in others[:6])
     names += "…" if len(others) > 6 else ""
     return Phrase(
-        Content.assemble(own, (f" (others: {names} [d])", WARNING)), 1, Content.assemble(own, (" [d]", WARNING))
+        Content.assemble(own, (f" (others: {names} [d])", WARNING)),
+        1,
+        Content.assemble(own, (" [d]", WARNING)),
     )
 
 
@@ -153,7 +157,9 @@ def coverage_phrase(coverage: Coverage) -> Phrase:
         return Phrase(Content.styled("no history", WARNING))
     if coverage.head is Head.LOST:
         return Phrase(
-            Content.styled(f"head lost: {size} are older", WARNING), 1, Content.styled(f"head lost: {size}", WARNING)
+            Content.styled(f"head lost: {size} are older", WARNING),
+            1,
+            Content.styled(f"head lost: {size}", WARNING),
         )
     return Phrase(
         Content.styled(f"starts late: {size} are older than the history", WARNING),
@@ -218,7 +224,9 @@ def caption(state: ViewState, width: int) -> Content:
     reserved = int(history.totals.reserved_bytes[event + 1])
     peak = state.opened.peaks.requested
     below = requested - peak.bytes
-    distance = "the peak" if event == peak.event else f"peak {format_delta(below)}" if below else "as the peak"
+    distance = (
+        "the peak" if event == peak.event else f"peak {format_delta(below)}" if below else "as the peak"
+    )
     marks = [Content.styled(f" {event_name(event)}", STRONG)]
     phrases = [
         Phrase(marks[0]),
@@ -251,16 +259,24 @@ def live_title(state: ViewState, num_allocations: int, width: int) -> Content:
     requested = int(state.history.totals.requested_bytes[state.cursor + 1])
     peak = state.opened.peaks.requested
     noun = "allocation" if num_allocations == 1 else "allocations"
-    where = "at the end" if state.opened.coverage.head is Head.NO_HISTORY else f"at {event_name(state.cursor)}"
+    where = (
+        "at the end" if state.opened.coverage.head is Head.NO_HISTORY else f"at {event_name(state.cursor)}"
+    )
     share = "the peak" if state.cursor == peak.event else f"{format_share(requested, peak.bytes)} of the peak"
     how = "call tree" if state.shows_calls else f"by {state.by.value}"
     phrases = [
         Phrase(Content(f" live {how}:"), 3),
         Phrase(Content.styled(f"requested {format_bytes(requested)}", STRONG)),
-        Phrase(Content(f"in {format_count(num_allocations)} {noun}"), 1, Content(f"in {format_count(num_allocations)}")),
+        Phrase(
+            Content(f"in {format_count(num_allocations)} {noun}"),
+            1,
+            Content(f"in {format_count(num_allocations)}"),
+        ),
         Phrase(Content(where), 2),
         Phrase(Content(f"- {share} "), 1 if state.focus is None else 4),
     ]
     if state.focus is not None:
-        phrases.append(Phrase(Content.styled(f"filter /{escape(state.focus.pattern, limit=30)}/ ", "$text-accent")))
+        phrases.append(
+            Phrase(Content.styled(f"filter /{escape(state.focus.pattern, limit=30)}/ ", "$text-accent"))
+        )
     return fit(phrases, width, separator=" ")

@@ -61,7 +61,6 @@ class Row:
         node: for calls: the node.
         sign: for balance rows: `+` or `=`.
         meaning: for balance rows: what the word means.
-        is_open_at_first: whether it is drawn open until the user says otherwise.
     """
 
     key: str
@@ -78,7 +77,6 @@ class Row:
     node: CallNode | None = None
     sign: str = ""
     meaning: str = ""
-    is_open_at_first: bool = False
 
     @property
     def has_children(self) -> bool:
@@ -98,7 +96,7 @@ class LiveRows:
         balance: reserved memory then.
         rows: the top level.
         num_allocations: how many are live.
-        first_path: the row to select at first.
+        first_path: the row to select at first; the rows above it are open.
     """
 
     state: ViewState
@@ -112,7 +110,7 @@ class LiveRows:
         """Return what is inside a row, most bytes first."""
         history = self.state.history
         if row.kind is RowKind.CALL and row.node is not None:
-            calls = [_call_row(node, frozenset()) for node in row.node.sorted_callees()]
+            calls = [_call_row(node) for node in row.node.sorted_callees()]
             return (*calls, *_allocations(history, row.node.own_lifetimes()))
         lifetimes = row.lifetimes if row.lifetimes is not None else np.empty(0, np.int64)
         if row.kind is RowKind.MORE:
@@ -161,7 +159,9 @@ def _top_groups(state: ViewState, at: Moment) -> tuple[Row, ...]:
     rows = []
     for row in found:
         is_left_out = focus is not None and not focus.selection[row.lifetimes[0]]
-        rows.append(_left_out_row(history, row.lifetimes) if is_left_out else _group_row(history, row, state.by))
+        rows.append(
+            _left_out_row(history, row.lifetimes) if is_left_out else _group_row(history, row, state.by)
+        )
     return tuple(rows)
 
 
@@ -281,12 +281,11 @@ def _life(history: DeviceHistory, lifetime: int) -> str:
 def _call_rows(history: DeviceHistory, live: Int64Column) -> tuple[tuple[Row, ...], RowPath]:
     root = build_call_tree(history, live)
     path = heaviest_path(root)
-    opened = frozenset(id(node) for node in path[:-1])
-    rows = tuple(_call_row(node, opened) for node in root.sorted_callees())
+    rows = tuple(_call_row(node) for node in root.sorted_callees())
     return rows, tuple(f"call:{node.label}" for node in path)
 
 
-def _call_row(node: CallNode, opened: frozenset[int]) -> Row:
+def _call_row(node: CallNode) -> Row:
     return Row(
         key=f"call:{node.label}",
         kind=RowKind.CALL,
@@ -296,7 +295,6 @@ def _call_row(node: CallNode, opened: frozenset[int]) -> Row:
         count=node.num_allocations,
         stack=node.stack,
         node=node,
-        is_open_at_first=id(node) in opened,
     )
 
 
@@ -322,13 +320,21 @@ def _balance_rows(state: ViewState, at: Moment, sums: Balance, *, num_live: int)
         rungs.append(("+", "outside PyTorch", sums.outside_bytes, "What the driver counts as used beyond reserved: the "
                       "CUDA context, NCCL, other processes."))  # fmt: skip
     if sums.device_free_bytes is not None:
-        rungs.append(("+", "device free", sums.device_free_bytes, "What the driver still had, as the oom event tells."))
+        rungs.append(
+            ("+", "device free", sums.device_free_bytes, "What the driver still had, as the oom event tells.")
+        )
     if sums.capacity_bytes is not None:
         rungs.append(("=", "capacity", sums.capacity_bytes, "The card's size, as given with --capacity."))
     rows = []
     for sign, name, size, meaning in rungs:
         members = pending if name == "pending free" else None
-        count = num_live if name == "requested" else len(pending) if members is not None and len(pending) else None
+        count = (
+            num_live
+            if name == "requested"
+            else len(pending)
+            if members is not None and len(pending)
+            else None
+        )
         rows.append(
             Row(key=f"balance:{name}", kind=RowKind.BALANCE, label=f"{sign} {name}", bytes=size, count=count,
                 lifetimes=members, sign=sign, meaning=meaning)

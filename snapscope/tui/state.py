@@ -115,7 +115,9 @@ class ViewState:
         cell = window.cell_of(state, width) + num_cells
         if not 0 <= cell < width:
             beyond = cell - min(max(cell, 0), width - 1)
-            window = replace(window, first=window.first + beyond * window.num_states // width).fitted(self.num_states)
+            window = replace(window, first=window.first + beyond * window.num_states // width).fitted(
+                self.num_states
+            )
             cell = min(max(cell, 0), width - 1)
             if window == self.window:
                 return self.at_event(self.history.num_events - 1 if num_cells > 0 else -1)

@@ -1,0 +1,229 @@
+"""What there is to say about one row: the text of the detail pane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from textual.content import Content
+
+from snapscope.analyses.ledger import pool_name
+from snapscope.analyses.moments import format_time
+from snapscope.escaping import escape
+from snapscope.history import DeviceHistory
+from snapscope.lifetimes import Context
+from snapscope.model import Int64Column, SizeClass
+from snapscope.replay import BEFORE, NEVER, REQUESTED_BEFORE
+from snapscope.sites import FrameKind
+from snapscope.tui.phrases import QUIET, STRONG, WARNING, format_offset
+from snapscope.tui.rows import LiveRows, Row, RowKind
+from snapscope.units import format_address, format_bytes, format_count, format_share
+
+_MAX_FRAMES = 400
+_TEXT_LIMIT = 400
+
+
+def describe(live: LiveRows, row: Row, *, shows_all_frames: bool, is_compact: bool = False) -> Content:
+    """Return the text of the detail pane.
+
+    Args:
+        live: the rows that `row` is one of.
+        row: the selected row.
+        shows_all_frames: library, C++ and interpreter frames are not folded.
+        is_compact: the stack as running text, for a pane of a few lines.
+    """
+    history = live.state.history
+    if row.kind is RowKind.BALANCE:
+        lines = list(_balance(live, row))
+    elif row.lifetime is not None:
+        lines = list(_allocation(history, row.lifetime))
+    elif row.kind is RowKind.LEFT_OUT:
+        lines = [Content("Live allocations without a frame that matches the filter: they still count in the sums.")]
+    else:
+        lines = list(_group(live, row))
+    if row.stack is not None and row.kind is not RowKind.MORE:
+        if is_compact and not shows_all_frames:
+            lines.append(_running_stack(history, row.stack))
+        else:
+            lines += _stack(history, row.stack, shows_all_frames=shows_all_frames)
+    elif row.kind in (RowKind.GROUP, RowKind.ALLOCATION, RowKind.CALL):
+        lines.append(Content.styled(_why_no_stack(history), QUIET))
+    return Content("\n").join(lines)
+
+
+def _balance(live: LiveRows, row: Row) -> Iterator[Content]:
+    yield Content.assemble((row.label, STRONG), "  ", format_bytes(row.bytes or 0), f"  ({row.bytes or 0:,} B)")
+    yield Content(row.meaning)
+    if row.lifetimes is not None and len(row.lifetimes):
+        yield Content(f"{format_count(len(row.lifetimes))} allocations wait: open the row to see them.")
+    if row.label.endswith("reserved") and live.balance.capacity_bytes is None:
+        yield Content.styled("The card's size isn't in the file: give it with --capacity 80GiB.", QUIET)
+
+
+def _group(live: LiveRows, row: Row) -> Iterator[Content]:
+    history, whole = live.state.history, live.balance.requested_bytes
+    lifetimes = row.node.lifetimes() if row.node is not None else row.lifetimes
+    if row.kind is RowKind.CALLER:
+        yield Content.styled(row.label, STRONG)
+        return
+    head = f"{format_bytes(row.bytes or 0)} requested in {format_count(row.count or 0)} allocations"
+    own = f", {format_bytes(row.self_bytes)} of it in the frame itself" if row.self_bytes is not None else ""
+    yield Content.assemble((row.label, STRONG), f"  {head}{own}, {format_share(row.bytes or 0, whole)} of what is live")
+    if lifetimes is None or not len(lifetimes):
+        return
+    yield Content(_sizes(history, lifetimes))
+    if len(row.lines) > 1:
+        yield Content(f"lines {', '.join(str(line) for line in row.lines)}, most bytes first")
+
+
+def _sizes(history: DeviceHistory, lifetimes: Int64Column) -> str:
+    """Say how large the allocations are and when they were born."""
+    table = history.lifetimes
+    sizes, born = table.requested_bytes[lifetimes], table.birth_event[lifetimes]
+    low, high = int(sizes.min()), int(sizes.max())
+    size = f"each {format_bytes(low)}" if low == high else f"sizes {format_bytes(low)} to {format_bytes(high)}"
+    is_before = born == BEFORE
+    parts = [size]
+    if is_before.any():
+        parts.append(f"{format_count(int(is_before.sum()))} from before the history")
+    if not is_before.all():
+        first, last = int(born[~is_before].min()), int(born[~is_before].max())
+        span = f"event {format_count(first)}" if first == last else f"events {format_count(first)} to {format_count(last)}"
+        parts.append(f"born {span}")
+    streams = np.unique(table.stream[lifetimes])
+    if len(streams) > 1:
+        parts.append(f"on {len(streams)} streams")
+    return ", ".join(parts)
+
+
+def _allocation(history: DeviceHistory, lifetime: int) -> Iterator[Content]:
+    table, blocks = history.lifetimes, history.blocks
+    size = format_bytes(int(blocks.block_bytes[lifetime]))
+    is_exact = bool(blocks.is_exact[lifetime])
+    yield Content.assemble(
+        (format_address(int(table.addr[lifetime])), STRONG),
+        f"  {format_bytes(int(table.requested_bytes[lifetime]))} requested, {size} allocated",
+        ("" if is_exact else " (estimated)", WARNING),
+    )
+    yield Content(", ".join(_life(history, lifetime)))
+    yield Content(", ".join(_place(history, lifetime)))
+    yield from _labels(history, int(table.birth_event[lifetime]))
+
+
+def _life(history: DeviceHistory, lifetime: int) -> Iterator[str]:
+    table = history.lifetimes
+    born = int(table.birth_event[lifetime])
+    asked = int(table.free_requested_event[lifetime])
+    done = int(table.free_completed_event[lifetime])
+    yield "born before the history" if born == BEFORE else f"born {_event(history, born)}"
+    if asked == NEVER:
+        yield "alive at the end"
+        return
+    yield "freed before the history" if asked == REQUESTED_BEFORE else f"freed {_event(history, asked)}"
+    if done == NEVER:
+        yield "pending since, until the end"
+    elif asked >= 0 and done > asked + 1:
+        yield f"pending until {_event(history, done)}"
+    if asked >= 0 and born != BEFORE:
+        yield f"lived {format_count(asked - born)} events"
+
+
+def _event(history: DeviceHistory, event: int) -> str:
+    times = history.tables.events.time_us
+    offset = format_offset(history, event)
+    if not offset:
+        return f"at event {format_count(event)}"
+    clock = format_time(int(times[event])).rpartition("T")[2][:12]
+    return f"at event {format_count(event)} ({clock} UTC, {offset})"
+
+
+def _place(history: DeviceHistory, lifetime: int) -> Iterator[str]:
+    table, ranges = history.lifetimes, history.ranges
+    stream = int(table.stream[lifetime])
+    yield f"stream {stream:#x}" if stream > 9 else f"stream {stream}"
+    yield pool_name(history, int(table.pool[lifetime]))
+    row = int(table.range_row[lifetime])
+    if row < 0:
+        yield "segment not in the file"
+        return
+    size_class = SizeClass(int(ranges.size_class[row]))
+    kind = "" if size_class is SizeClass.UNKNOWN else f" {size_class.name.lower()}"
+    kind += " expandable" if ranges.is_expandable[row] else ""
+    yield f"in a{kind} segment of {format_bytes(int(ranges.size_bytes[row]))} at {format_address(int(ranges.addr[row]))}"
+
+
+def _labels(history: DeviceHistory, born: int) -> Iterator[Content]:
+    """Yield what the program itself noted at the allocation."""
+    if born == BEFORE:
+        return
+    events, strings = history.tables.events, history.snapshot.stacks.strings
+    for name, column in (("user_metadata", events.user_metadata), ("compile_context", events.compile_context)):
+        if column[born] >= 0:
+            yield Content.assemble((f"{name} ", QUIET), escape(strings[column[born]], limit=_TEXT_LIMIT))
+    found = np.flatnonzero(events.forward_events == born)
+    if len(found):
+        text = strings[events.forward_text[found[0]]]
+        yield Content.styled("forward_frames", QUIET)
+        for line in text.splitlines()[:20]:
+            yield Content(f"  {escape(line, limit=_TEXT_LIMIT)}")
+
+
+def _why_no_stack(history: DeviceHistory) -> str:
+    if history.context in (Context.NONE, Context.STATE):
+        return 'no stack: recorded without stacks of events (context="all" records them)'
+    return "no stack: older than the history, or allocated where there are no Python frames"
+
+
+def _running_stack(history: DeviceHistory, stack: int) -> Content:
+    """Return the user's frames in one paragraph, innermost first."""
+    sites = history.sites
+    callers = [escape(caller, limit=_TEXT_LIMIT) for caller in sites.callers(stack)]
+    site = escape(sites.of_stack(stack).label, limit=_TEXT_LIMIT)
+    names = callers if callers and callers[0] == site else [site, *callers]
+    num_others = len(sites.visible_frames(stack)) - len(callers)
+    others = f"  ({num_others} library frames folded)" if num_others > 0 else ""
+    return Content.assemble((names[0], STRONG), "".join(f" < {name}" for name in names[1:]), (others, QUIET))
+
+
+def _stack(history: DeviceHistory, stack: int, *, shows_all_frames: bool) -> Iterator[Content]:
+    """Yield a stack, innermost frame first; frames that aren't the user's are folded or dim."""
+    sites, table = history.sites, history.snapshot.stacks
+    frames = (table.frames_of(stack) if shows_all_frames else sites.visible_frames(stack)).tolist()
+    if not frames:
+        frames = table.frames_of(stack).tolist()
+        shows_all_frames = True
+    yield Content.styled(f"stack of {format_count(len(frames))} frames, innermost first", QUIET)
+    folded: list[int] = []
+    for frame in frames[:_MAX_FRAMES]:
+        is_user = sites.kind_of(frame) is FrameKind.USER
+        if not is_user and not shows_all_frames:
+            folded.append(frame)
+            continue
+        yield from _fold(history, folded)
+        folded = []
+        yield _frame(history, frame, is_user=is_user)
+        yield from _frame_extras(history, frame)
+    yield from _fold(history, folded)
+    if len(frames) > _MAX_FRAMES:
+        yield Content.styled(f"  … {len(frames) - _MAX_FRAMES} more frames", QUIET)
+
+
+def _frame(history: DeviceHistory, frame: int, *, is_user: bool) -> Content:
+    label = escape(history.sites.frame_label(frame), limit=_TEXT_LIMIT)
+    return Content.assemble("▪ ", (label, STRONG)) if is_user else Content.styled(f"    {label}", QUIET)
+
+
+def _frame_extras(history: DeviceHistory, frame: int) -> Iterator[Content]:
+    """Yield what a compiled graph's frame says about its source."""
+    for name, text in history.snapshot.stacks.frame_extras.get(frame, {}).items():
+        for line in text.splitlines()[-6:]:
+            yield Content.styled(f"      {escape(name, limit=40)}: {escape(line.strip(), limit=_TEXT_LIMIT)}", QUIET)
+
+
+def _fold(history: DeviceHistory, frames: list[int]) -> Iterator[Content]:
+    if not frames:
+        return
+    files = list(dict.fromkeys(history.sites.file_of(frame).split("/")[0] for frame in frames))
+    names = ", ".join(escape(name, limit=40) for name in files[:3]) + (", …" if len(files) > 3 else "")
+    noun = "frame" if len(frames) == 1 else "frames"
+    yield Content.styled(f"    … {len(frames)} {noun} of {names} [f]", QUIET)
