@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from snapscope.errors import InputError, NotASnapshotError
-from snapscope.load.containers import unpack
+from snapscope.load.containers import MAX_PICKLE_RATIO, unpack
 from snapscope.load.detect import HEAD_BYTES, Encoding, detect_encoding
 from snapscope.load.html import read_page
 from snapscope.load.json_reader import read_json
@@ -82,6 +82,7 @@ def _read(source: CountedSource, name: str) -> RawSnapshot:
         encoding = detect_encoding(stream.peek(HEAD_BYTES))
     protocol: int | None = None
     if encoding is Encoding.PICKLE:
+        source.max_ratio = MAX_PICKLE_RATIO
         unpickled = read_pickle(stream)
         value, stream_bytes, protocol = unpickled.value, unpickled.stream_bytes, unpickled.protocol
         if unpickled.trailing_bytes:
@@ -104,9 +105,7 @@ def _read(source: CountedSource, name: str) -> RawSnapshot:
         containers += (f"wrapper {where}",)
         message = f"unwrapped {where}"
         if found.num_snapshots > 1:
-            message += (
-                f": the first of {found.num_snapshots:,} snapshots in the file, the others weren't read"
-            )
+            message += f": the first of {found.num_snapshots:,} snapshots in the file, the others weren't read"
         notices.append(Notice(code="unwrapped", message=message, count=found.num_snapshots))
     return RawSnapshot(
         value=found.value,

@@ -13,9 +13,7 @@ from snapscope.load.quoting import quote_bytes
 HEAD_BYTES: Final = 4096
 """How much of a file is looked at."""
 
-_LEGACY_TORCH_SAVE: Final = re.compile(
-    rb"\x80[\x02-\x05](?:\x95.{8})?\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19\.", re.DOTALL
-)
+_LEGACY_TORCH_SAVE: Final = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19\.", re.DOTALL)
 # Protocols 0 and 1 have no header: a container, or a tuple of whatever, or at once a global.
 _OLD_PICKLE: Final = re.compile(rb"\(*[}\])]|\(+[dltILVSFUXKJMN]|\(*[ci][\w.]+\n[\w.]+\n")
 _ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
@@ -56,6 +54,4 @@ def detect_encoding(head: bytes) -> Encoding:
         return Encoding.HTML
     if _OLD_PICKLE.match(head):
         return Encoding.PICKLE
-    raise NotASnapshotError(
-        f"neither a pickle nor JSON nor a page of trace_plot: it starts with {quote_bytes(head)}"
-    )
+    raise NotASnapshotError(f"neither a pickle nor JSON nor a page of trace_plot: it starts with {quote_bytes(head)}")

@@ -50,9 +50,7 @@ def read_json(stream: Readable) -> Parsed:
             ) from None
         if wrong_bytes:
             raise MalformedError(f"is no valid JSON: no UTF-8 at byte {wrong_bytes.start:,}") from None
-        raise MalformedError(
-            f"is no valid JSON: {quote_text(error.msg)} (at character {error.pos:,})"
-        ) from None
+        raise MalformedError(f"is no valid JSON: {quote_text(error.msg)} (at character {error.pos:,})") from None
     except MemoryError:
         raise HostileError(f"needs more memory than there is: {size:,} bytes of JSON") from None
 

@@ -143,8 +143,7 @@ class OpcodeScanner:
                 return chunk
             if not self._fill():
                 raise TruncatedError(
-                    f"ends in the middle of the pickle (at byte {self._end():,}): "
-                    "the dump was cut off, or the copy was"
+                    f"ends in the middle of the pickle (at byte {self._end():,}): the dump was cut off, or the copy was"
                 )
         return b""
 
@@ -249,7 +248,7 @@ class OpcodeScanner:
                 self._after_other_tuple = False
                 start = position = end
                 continue
-            found = match(buffer, position)
+            found = match(buffer, position, self._limit(position))
             if found is not None:
                 if found.end() > safe_end:
                     break
@@ -264,8 +263,12 @@ class OpcodeScanner:
             end = self._step(position)
             if end == _MORE:
                 break
+            if end > self._limit(position):
+                raise MalformedError(f"is no valid pickle: an opcode leaves its frame at {self._at(position)}")
             position = end
         pieces.append(buffer[start:position])
+        if self.finished and (self._frame_left or position < self._unframed_at):
+            raise MalformedError(f"is no valid pickle: it stops before its frame does at {self._at(position)}")
         self._buffer = buffer[position:]
         self._unframed_at = max(0, self._unframed_at - position)
         self._offset += position
@@ -285,6 +288,10 @@ class OpcodeScanner:
         self._offset += position
         self._buffer = b""
         self._append(rest)
+
+    def _limit(self, position: int) -> int:
+        """Return up to where an opcode that begins at `position` may reach."""
+        return self._unframed_at if position < self._unframed_at else len(self._buffer)
 
     def _memo_limit(self) -> int:
         """Return the power of two up to which memo indices are fine from the buffer's start on."""
@@ -364,9 +371,7 @@ class OpcodeScanner:
         length = int.from_bytes(self._buffer[position + 1 : start], "little")
         if length > 8 and (length > 9 or self._buffer[start + 8 : start + 9] not in (b"", b"\0")):
             # Also keeps integers, as keys, from having one hash in common.
-            raise MalformedError(
-                f"holds an integer of more than 64 bits at {self._at(position)}: no snapshot does"
-            )
+            raise MalformedError(f"holds an integer of more than 64 bits at {self._at(position)}: no snapshot does")
         return self._argument_end(start, length)
 
     def _protocol_end(self, position: int) -> int:

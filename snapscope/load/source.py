@@ -30,10 +30,12 @@ class CountedSource:
     Attributes:
         bytes_read: bytes taken so far.
         total_bytes: bytes there are; None for a pipe.
+        max_ratio: how many bytes each of them may unpack to, for who unpacks them.
     """
 
     def __init__(self, stream: BinaryIO, *, progress: Progress | None = None) -> None:
         self.bytes_read = 0
+        self.max_ratio = 1
         self.total_bytes = _remaining_bytes(stream)
         self._stream = stream
         self._progress = progress

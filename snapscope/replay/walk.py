@@ -116,7 +116,6 @@ class _Walk:
     def _seed(self) -> None:
         """Set up the free ranges before the first event: what is reserved but not held."""
         pairing, blocks = self._pairing, self._tables.blocks
-        rows = self._ranges.at(BEFORE)
         alive = np.flatnonzero(pairing.birth_event == BEFORE)
         alive = alive[np.argsort(pairing.addr[alive], kind="stable")]
         elders = list(
@@ -129,10 +128,7 @@ class _Walk:
             )
         )
         place = 0
-        for row in rows.tolist():
-            start = int(self._ranges.addr[row])
-            end = start + int(self._ranges.size_bytes[row])
-            self._mark_reserved(row, start, end)
+        for row, start, end in self._reserved_at_first():
             while place < len(elders) and elders[place][1] < start:
                 self._size_elder(elders[place], elders[place][1], None, is_split_small=True)
                 place += 1
@@ -149,6 +145,26 @@ class _Walk:
                 self._add_free(cursor, end)
         for elder in elders[place:]:
             self._size_elder(elder, elder[1], None, is_split_small=True)
+
+    def _reserved_at_first(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (row, start, end) of what is reserved before the first event, by address.
+
+        Touching pieces of one expandable segment are one range, since blocks straddle them.
+        """
+        ranges = self._ranges
+        joined: tuple[int, int, int] | None = None
+        for row in ranges.at(BEFORE).tolist():
+            start = int(ranges.addr[row])
+            end = start + int(ranges.size_bytes[row])
+            self._mark_reserved(row, start, end)
+            if joined is not None and joined[2] == start and start not in self._borders:
+                joined = (joined[0], joined[1], end)
+                continue
+            if joined is not None:
+                yield joined
+            joined = (row, start, end)
+        if joined is not None:
+            yield joined
 
     def _size_elder(
         self,
@@ -301,7 +317,6 @@ class _Walk:
             # Negative: its end must not give back what was never taken.
             self._sizes[row] = -rounded
             return
-        self._sizes[row] = rounded
         elder = self._elder_by_end.get(start)
         if elder is not None and addr - start <= SMALL_REQUEST_BYTES and self._sizes[elder] > 0:
             # The free range in front was really the tail of an old block of unknown size.
@@ -315,8 +330,11 @@ class _Walk:
         elif start < addr:
             self._add_free(start, addr)
         self._start_of.pop(stop, None)
-        if stop > addr + rounded:
+        rest = stop - addr - rounded
+        if rest >= MIN_BLOCK_BYTES and self._splits(rounded, rest):
             self._add_free(addr + rounded, stop)
+            rest = 0
+        self._sizes[row] = rounded + rest
 
     def _find_free(self, start: int, end: int) -> tuple[int, int] | None:
         """Find the free range around [start, end), within the budget for such searches."""

@@ -1,0 +1,1 @@
+"""What is on the screens; each widget with its .tcss beside it."""
