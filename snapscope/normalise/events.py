@@ -288,7 +288,7 @@ def _check_order(time_us: Int64Column, what: str, notices: NoticeLog) -> Int64Co
     Changing `max_entries` of a live ring can leave it unrotated. List order rules within a
     device, so small steps back of the clock are only noted.
     """
-    if len(time_us) < 2 or time_us[0] == NO_TIME:
+    if len(time_us) < 2 or (time_us == NO_TIME).any():
         return None
     drops = np.flatnonzero(np.diff(time_us) < 0)
     if not len(drops):

@@ -194,6 +194,9 @@ def _tie_to_blocks(life: _Lives, tables: DeviceTables, num_events: int, notices:
     in_range = at < len(active)
     matches = np.zeros(len(open_rows), bool)
     matches[in_range] = blocks.addr[active[at[in_range]]] == life.addr[open_rows[in_range]]
+    # Another size at the same address is another allocation: a free and an alloc were lost.
+    asked = blocks.requested_bytes[active[at[matches]]]
+    matches[matches] = (asked == UNKNOWN_BYTES) | (asked == life.size[open_rows[matches]])
     tied, block = open_rows[matches], active[at[matches]]
     life.final_block[tied] = block
 

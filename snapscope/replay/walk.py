@@ -401,6 +401,11 @@ class _Walk:
         pairing, blocks = self._pairing, self._tables.blocks
         sizes = np.abs(np.array(self._sizes, np.int64))
         is_exact = np.frombuffer(bytes(self._is_exact), np.bool_).copy()
+        # Lives of no length never held a block in the replay, and of two old blocks that
+        # overlap (something between them was lost) the lower one was cut short.
+        for row in np.flatnonzero(sizes < pairing.requested_bytes).tolist():
+            sizes[row] = self._round(int(pairing.requested_bytes[row]))
+            is_exact[row] = False
         tied = np.flatnonzero(pairing.final_block >= 0)
         final = blocks.size_bytes[pairing.final_block[tied]]
         differs = sizes[tied] != final

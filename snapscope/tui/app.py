@@ -1,0 +1,235 @@
+"""The app: loads in a thread, then shows views of one shared state as modes."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import ClassVar, Final
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.reactive import reactive
+from textual.screen import Screen
+
+from snapscope.errors import ExitCode, SnapscopeError, UsageError
+from snapscope.escaping import escape
+from snapscope.history import DeviceHistory
+from snapscope.tui.background import Background, post_from_thread
+from snapscope.tui.curve import Window
+from snapscope.tui.loading import Loader, Progress
+from snapscope.tui.phrases import device_name
+from snapscope.tui.screens.loading import LoadingScreen
+from snapscope.tui.screens.timeline import TimelineScreen
+from snapscope.tui.screens.view import ViewScreen
+from snapscope.tui.state import Focus, OpenRequest, ViewState, make_focus, open_device
+
+VIEWS: Final[dict[str, type[ViewScreen]]] = {"timeline": TimelineScreen}
+"""The views by the name that `--view` takes; each is a mode of the app."""
+
+
+class _Loading(Message):
+    """The loader got further."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self.progress = progress
+
+
+class _Loaded(Message):
+    """The loader, or another thread, made a state to look at."""
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__()
+        self.state = state
+
+
+class _Failed(Message):
+    """A thread met an error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
+class _Focused(Message):
+    """A filter was worked out."""
+
+    def __init__(self, history: DeviceHistory, focus: Focus | None) -> None:
+        super().__init__()
+        self.history = history
+        self.focus = focus
+
+
+class SnapscopeApp(App[int]):
+    """The terminal UI of one snapshot.
+
+    Attributes:
+        state: what all views show; None while the file is read.
+        error: what ended the app, to be raised when the terminal is restored.
+    """
+
+    TITLE = "snapscope"
+    ENABLE_COMMAND_PALETTE = True
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[object]]]] = dict(VIEWS)  # type: ignore[arg-type]
+    CSS_PATH: ClassVar[list[str]] = [  # type: ignore[assignment]
+        "screens/timeline.tcss",
+        "screens/loading.tcss",
+        "screens/prompt.tcss",
+        "screens/page.tcss",
+        "widgets/timeline.tcss",
+        "widgets/live_tree.tcss",
+        "widgets/detail.tcss",
+        "widgets/keybar.tcss",
+    ]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "interrupt", "Quit", show=False, priority=True, system=True),
+        Binding("ctrl+q", "leave", "Quit", show=False, priority=True, system=True),
+    ]
+
+    state: reactive[ViewState | None] = reactive(None)
+
+    def __init__(self, request: OpenRequest) -> None:
+        super().__init__()
+        self.error: Exception | None = None
+        self._request = request
+        self._loading_screen = LoadingScreen(request.source)
+        self._loader = Loader(
+            request,
+            on_progress=lambda progress: post_from_thread(self, _Loading(progress)),
+            on_done=lambda state: post_from_thread(self, _Loaded(state)),
+            on_error=self.fail_from_thread,
+        )
+        self._focusing = Background[tuple[ViewState, str], _Focused](
+            _work_out_focus, deliver=lambda message: post_from_thread(self, message), fail=self.fail_from_thread
+        )
+        self._switching = Background[tuple[ViewState, int], ViewState](
+            _open_other_device, deliver=lambda state: post_from_thread(self, _Loaded(state)), fail=self.fail_from_thread
+        )
+
+    def get_default_screen(self) -> Screen[None]:
+        """Begin with the loading screen."""
+        return self._loading_screen
+
+    def on_mount(self) -> None:
+        """Begin to load once the first frame is painted."""
+        self.call_after_refresh(self._loader.start)
+
+    def on_unmount(self) -> None:
+        """Let the threads go."""
+        self._loader.cancel()
+        self._focusing.close()
+        self._switching.close()
+
+    # -- what threads report ----------------------------------------------------------------
+
+    def fail_from_thread(self, error: Exception) -> None:
+        """Take an error that a thread met."""
+        post_from_thread(self, _Failed(error))
+
+    def on__loading(self, message: _Loading) -> None:
+        """Show how far the loading is."""
+        self._loading_screen.show_progress(message.progress)
+
+    async def on__loaded(self, message: _Loaded) -> None:
+        """Show a state; the first one in the view that was asked for."""
+        is_first = self.state is None
+        self.state = message.state
+        if is_first:
+            # What was loaded stays: the collector needn't look at it again.
+            gc.freeze()
+            await self.switch_mode(self._request.view)
+
+    def on__focused(self, message: _Focused) -> None:
+        """Filter, unless another device was opened meanwhile."""
+        if self.state is not None and self.state.history is message.history:
+            self.state = replace(self.state, focus=message.focus)
+
+    def on__failed(self, message: _Failed) -> None:
+        """End the app while it loads, or on a bug; otherwise say what can't be done."""
+        error = message.error
+        if self.state is None or not isinstance(error, SnapscopeError):
+            self.error = error
+            self.exit(int(getattr(error, "exit_code", ExitCode.BUG)))
+        else:
+            self.notify(escape(str(error)), severity="error", markup=False)
+
+    # -- acts that take time ----------------------------------------------------------------
+
+    def filter_by(self, pattern: str) -> None:
+        """Keep only allocations with a frame that matches; an empty pattern keeps all."""
+        if self.state is not None:
+            self._focusing.submit((self.state, pattern))
+
+    def switch_device(self, device: int) -> None:
+        """Look at another device of the file."""
+        if self.state is not None:
+            self.notify(f"opening {device_name(device)} …", markup=False, timeout=1)
+            self._switching.submit((self.state, device))
+
+    # -- leaving ----------------------------------------------------------------------------
+
+    def action_leave(self) -> None:
+        """Leave at once."""
+        self._loader.cancel()
+        self.exit(int(ExitCode.OK))
+
+    def action_interrupt(self) -> None:
+        """Leave at once; an interrupted loading says so in the exit code."""
+        self._loader.cancel()
+        self.exit(int(ExitCode.INTERRUPTED if self.state is None else ExitCode.OK))
+
+    # -- the command palette ----------------------------------------------------------------
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Offer every act of the view, the theme, and a picture of the screen."""
+        offered: set[str] = set()
+        for active in screen.active_bindings.values():
+            binding = active.binding
+            if not active.enabled or binding.system or binding.action in offered or not binding.description:
+                continue
+            offered.add(binding.action)
+            name, _, help_text = binding.description.partition(": ")
+            title = f"{name}  [{binding.key_display or self.get_key_display(binding)}]"
+            yield SystemCommand(
+                title, help_text or name, lambda key=binding.key: self.simulate_key(key)  # type: ignore[misc]
+            )
+        for command in super().get_system_commands(screen):
+            if command.title not in ("Quit", "Keys", "Maximize", "Minimize"):
+                yield command
+
+
+def _work_out_focus(job: tuple[ViewState, str]) -> _Focused:
+    state, pattern = job
+    return _Focused(state.history, make_focus(state.history, pattern) if pattern else None)
+
+
+def _open_other_device(job: tuple[ViewState, int]) -> ViewState:
+    """Open a device at its own answer, looked at in the same way."""
+    state, device = job
+    history = DeviceHistory(state.history.snapshot, device, sites=state.history.sites)
+    opened = open_device(history)
+    ooms = history.tables.events.oom_events
+    focus = make_focus(history, state.focus.pattern) if state.focus is not None else None
+    return replace(
+        state,
+        opened=opened,
+        cursor=int(ooms[-1]) if len(ooms) else opened.peaks.requested.event,
+        window=Window(first=0, num_states=history.num_events + 1),
+        focus=focus,
+    )
+
+
+def open_app(request: OpenRequest) -> int:
+    """Run the app; see `snapscope.tui.run_app`."""
+    if request.view not in VIEWS:
+        raise UsageError(f"no view {request.view!r}: there is {', '.join(VIEWS)}")
+    app = SnapscopeApp(request)
+    result = app.run()
+    if app.error is not None:
+        raise app.error
+    if result is None:
+        # Textual has printed what went wrong.
+        return int(ExitCode.BUG)
+    return result

@@ -1,0 +1,224 @@
+"""The timeline view: the curve, what is live at the cursor, and the selected row in detail."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Static
+
+from snapscope.tui.background import Background, post_from_thread
+from snapscope.tui.phrases import answer_line, head_line
+from snapscope.tui.rows import LiveRows, copy_text, make_live_rows
+from snapscope.tui.screens.view import ViewScreen
+from snapscope.tui.state import ViewState
+from snapscope.tui.widgets.detail import DetailPane
+from snapscope.tui.widgets.keybar import KeyBar
+from snapscope.tui.widgets.live_tree import LiveTree
+from snapscope.tui.widgets.timeline import TimelineView
+
+_PAGE_CELLS = 10
+
+
+class _RowsReady(Message):
+    """The thread has grouped what is live."""
+
+    def __init__(self, live: LiveRows) -> None:
+        super().__init__()
+        self.live = live
+
+
+class TimelineScreen(ViewScreen):
+    """Where memory went over time; every pane follows the cursor of the curve."""
+
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (110, "-wide")]
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+        (0, "-tiny"),
+        (14, "-short"),
+        (22, "-normal"),
+        (34, "-tall"),
+    ]
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "cells(-1)", "← →: one cell back, or one event when zoomed in", show=False),
+        Binding("right,l", "cells(1)", "move: one cell forward, or one event when zoomed in", key_display="← →"),
+        Binding("shift+left,less_than_sign", f"cells(-{_PAGE_CELLS})", "ten cells back", show=False),
+        Binding("shift+right,greater_than_sign", f"cells({_PAGE_CELLS})", "ten cells forward", show=False),
+        Binding("home", "go('start')", "before the first event", show=False),
+        Binding("end", "go('end')", "the last event", show=False),
+        Binding("plus,equals_sign", "zoom(True)", "zoom: in, around the cursor", key_display="+ -"),
+        Binding("minus", "zoom(False)", "zoom out", key_display="-", show=False),
+        Binding("0", "unzoom", "the whole history", show=False),
+        Binding("up,k", "row(-1)", "row up in the tree", show=False),
+        Binding("down,j", "row(1)", "row down in the tree", show=False),
+        Binding("enter,space", "open_row", "open or close the row", show=False),
+        Binding("n", "top_row(1)", "next row of the first level (site, file, …)", show=False),
+        Binding("N", "top_row(-1)", "previous row of the first level", show=False),
+        Binding("z", "maximise", "the focused pane over the whole screen, and back", show=False),
+        Binding("y", "copy_row", "copy the selected row", show=False),
+        Binding("tab", "app.focus_next", "pane: to the next"),
+        Binding("shift+tab", "app.focus_previous", "to the previous pane", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._work = Background[ViewState, LiveRows](
+            make_live_rows,
+            deliver=lambda live: post_from_thread(self, _RowsReady(live)),
+            fail=lambda error: self.shared.fail_from_thread(error),
+        )
+        self._shown_for: ViewState | None = None
+        self.timeline = TimelineView(id="timeline")
+        self.live_tree = LiveTree(id="live")
+        self.detail = DetailPane(id="detail")
+
+    def compose(self) -> ComposeResult:
+        """Lay the panes out."""
+        yield Static(id="head", markup=False)
+        yield Static(id="answer", markup=False)
+        yield self.timeline
+        with Container(id="lower"):
+            yield self.live_tree
+            yield self.detail
+        yield KeyBar(id="keys")
+
+    def on_mount(self) -> None:
+        """Start at the curve."""
+        super().on_mount()
+        self.timeline.focus()
+
+    def on_unmount(self) -> None:
+        """Let the thread go."""
+        self._work.close()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all panes show the shared state."""
+        live = self.live_tree.live
+        return live is not None and live.state is self.state and self.detail.live is live
+
+    # -- following the state ----------------------------------------------------------------
+
+    def show_state(self, state: ViewState) -> None:
+        """Draw the curve at once; what is live follows from the thread."""
+        before, self._shown_for = self._shown_for, state
+        if before is not None and _asks_for_other_rows(before, state):
+            self.live_tree.forget_selection()
+        self.timeline.state = state
+        self.detail.shows_all_frames = state.shows_all_frames
+        self._write_head(state)
+        self._work.submit(state)
+
+    def on_resize(self) -> None:
+        """Fit the head lines."""
+        if self.state is not None:
+            self._write_head(self.state)
+
+    def _write_head(self, state: ViewState) -> None:
+        width = self.size.width - 2
+        self.query_one("#head", Static).update(head_line(state, width))
+        self.query_one("#answer", Static).update(answer_line(state, width))
+
+    @on(_RowsReady)
+    def show_rows(self, message: _RowsReady) -> None:
+        """Show what is live."""
+        self.live_tree.live = message.live
+
+    @on(LiveTree.RowSelected)
+    def show_detail(self, message: LiveTree.RowSelected) -> None:
+        """Explain the selected row."""
+        if self.live_tree.live is not None:
+            self.detail.show(self.live_tree.live, message.row)
+
+    @on(TimelineView.CursorMoved)
+    def move_cursor(self, message: TimelineView.CursorMoved) -> None:
+        """Follow the mouse."""
+        if self.state is not None and message.event != self.state.cursor:
+            self.look(self.state.at_event(message.event))
+
+    @on(TimelineView.ZoomAsked)
+    def zoom_at_mouse(self, message: TimelineView.ZoomAsked) -> None:
+        """Zoom around the mouse."""
+        if self.state is not None:
+            self.look(self.state.zoomed(is_closer=message.is_closer, state=message.state))
+
+    @on(LiveTree.DetailAsked)
+    def enter_detail(self) -> None:
+        """Give the detail pane the screen."""
+        self.detail.focus()
+        self._maximise(self.detail)
+
+    # -- acts -------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Tell which keys do something for this file."""
+        if action in ("cells", "zoom", "unzoom") and self.state is not None:
+            return self.state.opened.has_events
+        return super().check_action(action, parameters)
+
+    def action_cells(self, num_cells: int) -> None:
+        """Move the cursor by cells of the plot."""
+        if self.state is not None:
+            self.look(self.state.moved_by_cells(num_cells, self.timeline.plot_width))
+
+    def action_zoom(self, is_closer: bool) -> None:
+        """Zoom around the cursor."""
+        if self.state is not None:
+            self.look(self.state.zoomed(is_closer=is_closer))
+
+    def action_unzoom(self) -> None:
+        """Show the whole history."""
+        if self.state is not None:
+            self.look(self.state.unzoomed())
+
+    def action_row(self, step: int) -> None:
+        """Move in the tree while the curve has the focus."""
+        self.live_tree.action_select(step)
+
+    def action_open_row(self) -> None:
+        """Open or close a row while the curve has the focus."""
+        self.live_tree.action_toggle()
+
+    def action_top_row(self, step: int) -> None:
+        """Go to the next row of the first level."""
+        self.live_tree.select_top_level(step)
+
+    def action_copy_row(self) -> None:
+        """Copy the selected row."""
+        row = self.live_tree.selected_row
+        if row is not None:
+            self.app.copy_to_clipboard(copy_text(row))
+            self.notify(f"copied: {copy_text(row)}", markup=False, timeout=2)
+
+    def action_maximise(self) -> None:
+        """Give the focused pane the whole screen, or take it back."""
+        if self.focused is not None:
+            self._maximise(None if self.has_class("-one-pane") else self.focused)
+
+    def action_back(self) -> None:
+        """Restore the panes; with all of them there, clear the filter."""
+        if self.has_class("-one-pane"):
+            self._maximise(None)
+        else:
+            super().action_back()
+
+    def _maximise(self, pane: Widget | None) -> None:
+        self.set_class(pane is not None, "-one-pane")
+        for other in (self.timeline, self.live_tree, self.detail):
+            other.set_class(other is pane, "-the-pane")
+        self.refresh_bindings()
+
+
+def _asks_for_other_rows(before: ViewState, after: ViewState) -> bool:
+    """Tell whether rows of one state mean nothing in the other."""
+    return (
+        before.by is not after.by
+        or before.shows_calls != after.shows_calls
+        or before.history is not after.history
+        or before.focus is not after.focus
+    )
