@@ -128,11 +128,18 @@ def _as_binary(stream: Readable) -> Any:
 
 _SKIPPABLE: Final = tuple(bytes([first]) + b"\x2a\x4d\x18" for first in range(0x50, 0x60))
 
+_BZIP2_MARKS: Final = (b"1AY&SY", b"\x17rE8P\x90")
+
 _COMPRESSIONS: Final = (
     _Compression(name="gzip", magics=(b"\x1f\x8b",), open=_open_gzip),
     # pzstd begins with a skippable frame.
     _Compression(name="zstd", magics=(b"\x28\xb5\x2f\xfd", *_SKIPPABLE), open=_open_zstd),
-    _Compression(name="bzip2", magics=tuple(b"BZh%d1AY&SY" % level for level in range(1, 10)), open=_open_bzip2),
+    # The digit is a level; what follows is π for a block, √π for the end of an empty file.
+    _Compression(
+        name="bzip2",
+        magics=tuple(b"BZh%d" % level + mark for level in range(1, 10) for mark in _BZIP2_MARKS),
+        open=_open_bzip2,
+    ),
     _Compression(name="xz", magics=(b"\xfd7zXZ\0",), open=_open_xz),
 )
 

@@ -11,7 +11,7 @@ import io
 import re
 from typing import Final
 
-from snapscope.errors import MalformedError, NotASnapshotError, TruncatedError
+from snapscope.errors import EmptyFileError, MalformedError, NotASnapshotError, TruncatedError
 from snapscope.load.source import PeekReader, Readable, read_all
 
 _FILE: Final = re.compile(rb'"base64"\s*:\s*"')
@@ -23,7 +23,8 @@ def read_page(stream: Readable) -> tuple[PeekReader, int]:
     Raises:
         NotASnapshotError: the page holds no file.
         TruncatedError: the page ends within it.
-        MalformedError: it is no base64.
+        MalformedError: the file is no base64.
+        EmptyFileError: the file is empty.
     """
     page = read_all(stream)
     files = _FILE.finditer(page)
@@ -41,4 +42,6 @@ def read_page(stream: Readable) -> tuple[PeekReader, int]:
         content = binascii.a2b_base64(memoryview(page)[first.end() : end])
     except binascii.Error as error:
         raise MalformedError(f"is a page whose snapshot is no valid base64: {error}") from None
+    if not content:
+        raise EmptyFileError("is a page whose snapshot holds 0 bytes")
     return PeekReader(io.BytesIO(content)), num_files

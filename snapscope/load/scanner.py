@@ -33,7 +33,7 @@ MAX_STRING_BYTES: Final = 64 << 20
 MAX_OTHER_TUPLES: Final = 1000
 """Tuples of anything but small integers; they may nest, and `hash` recurses."""
 
-_MAX_LINE_BYTES: Final = 1 << 20
+_MAX_NUMBER_LINE: Final = 64
 _MAX_NAME_BYTES: Final = 2000
 _MAX_PROTOCOL: Final = 5
 _FRAME: Final = 0x95
@@ -349,13 +349,17 @@ class OpcodeScanner:
         return self._argument_end(start, length)
 
     def _line_end(self, position: int) -> int:
-        newline = self._buffer.find(b"\n", position)
-        if newline < 0:
-            if len(self._buffer) - position > _MAX_LINE_BYTES:
-                raise MalformedError(f"is no valid pickle: a line without end at {self._at(position)}")
-            return _MORE
         opcode = self._buffer[position]
         number = _NUMBER_LINES.get(opcode)
+        longest = _MAX_NUMBER_LINE if number else MAX_STRING_BYTES
+        newline = self._buffer.find(b"\n", position, position + longest)
+        if newline < 0:
+            length = len(self._buffer) - position
+            if length >= longest:
+                raise MalformedError(f"is no valid pickle: a line without end at {self._at(position)}")
+            # Twice as much each time, so that a long line isn't searched over and over.
+            self._wanted = max(CHUNK_BYTES, length)
+            return _MORE
         if number is not None and not number.fullmatch(self._buffer, position + 1, newline):
             raise MalformedError(
                 f"is no valid pickle: no number of at most {MAX_DIGITS} digits at {self._at(position)}"

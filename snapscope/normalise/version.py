@@ -28,7 +28,8 @@ def find_format(
     raw: Mapping[str, Any], *, is_list: bool, segments: Sequence[Any], strings: Sequence[str]
 ) -> FormatFacts:
     """Tell the form, the range of PyTorch releases and the backend from the keys alone."""
-    trace = next((t for t in raw.get("device_traces", ()) if isinstance(t, list) and t), [])
+    traces = raw.get("device_traces") or ()
+    trace = next((t for t in traces if isinstance(t, list) and t), [])
     event = trace[0] if trace and type(trace[0]) is dict else None
     segment = next((s for s in segments if type(s) is dict), None)
     block = _first_block(segments)

@@ -45,7 +45,5 @@ def run_app(
     from snapscope.tui.state import OpenRequest
 
     return open_app(
-        OpenRequest(
-            source=source, device=device, at=at, focus=focus, capacity_bytes=capacity_bytes, view=view
-        )
+        OpenRequest(source=source, device=device, at=at, focus=focus, capacity_bytes=capacity_bytes, view=view)
     )

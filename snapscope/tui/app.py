@@ -23,7 +23,7 @@ from snapscope.tui.phrases import device_name
 from snapscope.tui.screens.loading import LoadingScreen
 from snapscope.tui.screens.timeline import TimelineScreen
 from snapscope.tui.screens.view import ViewScreen
-from snapscope.tui.state import Focus, OpenRequest, ViewState, make_focus, open_device
+from snapscope.tui.state import Focus, OpenRequest, ViewState, answer_event, make_focus, open_device
 
 VIEWS: Final[dict[str, type[ViewScreen]]] = {"timeline": TimelineScreen}
 """The views by the name that `--view` takes; each is a mode of the app."""
@@ -193,7 +193,9 @@ class SnapscopeApp(App[int]):
             name, _, help_text = binding.description.partition(": ")
             title = f"{name}  [{binding.key_display or self.get_key_display(binding)}]"
             yield SystemCommand(
-                title, help_text or name, lambda key=binding.key: self.simulate_key(key)  # type: ignore[misc]
+                title,
+                help_text or name,
+                lambda key=binding.key: self.simulate_key(key),
             )
         for command in super().get_system_commands(screen):
             if command.title not in ("Quit", "Keys", "Maximize", "Minimize"):
@@ -210,12 +212,11 @@ def _open_other_device(job: tuple[ViewState, int]) -> ViewState:
     state, device = job
     history = DeviceHistory(state.history.snapshot, device, sites=state.history.sites)
     opened = open_device(history)
-    ooms = history.tables.events.oom_events
     focus = make_focus(history, state.focus.pattern) if state.focus is not None else None
     return replace(
         state,
         opened=opened,
-        cursor=int(ooms[-1]) if len(ooms) else opened.peaks.requested.event,
+        cursor=answer_event(opened),
         window=Window(first=0, num_states=history.num_events + 1),
         focus=focus,
     )

@@ -29,9 +29,11 @@ class Ink(IntEnum):
     BLANK = 0
     FILL = 1
     LINE = 2
-    FILL_UNDER_LINE = 3
-    FOCUS = 4
-    FOCUS_TOP = 5
+    GAP = 3
+    FILL_BELOW_GAP = 4
+    LINE_OVER_GAP = 5
+    FOCUS = 6
+    FOCUS_TOP = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +104,8 @@ class Plot:
     inks: npt.NDArray[np.int8]
 
 
-def draw(
-    *, fill: Int64Column, line: Int64Column, focus: Int64Column | None, top_bytes: int, num_rows: int
-) -> Plot:
-    """Draw a filled area, a line above it, and a part of the area that is in focus.
+def draw(*, fill: Int64Column, line: Int64Column, focus: Int64Column | None, top_bytes: int, num_rows: int) -> Plot:
+    """Draw a filled area, a line above it with the gap between, and the part of the area in focus.
 
     Args:
         fill: height of the area per cell, in bytes.
@@ -120,12 +120,14 @@ def draw(
     filled = np.clip(fill_level[None, :] - base, 0, 8)
     characters = _EIGHTHS[filled]
     inks = np.where(filled > 0, Ink.FILL, Ink.BLANK).astype(np.int8)
+    # Between the area and the line lies what is reserved but not requested.
     place = line_level[None, :] - 1 - base
-    on_line = (place >= 0) & (place < 8)
-    is_free = on_line & (filled == 0)
-    characters[is_free] = _LINE[place[is_free]]
-    inks[is_free] = Ink.LINE
-    inks[on_line & (filled > 0) & (filled < 8)] = Ink.FILL_UNDER_LINE
+    on_line = (place >= 0) & (place < 8) & (filled == 0)
+    below_line = place >= 0
+    inks[below_line & (filled == 0)] = Ink.GAP
+    inks[below_line & (filled > 0) & (filled < 8)] = Ink.FILL_BELOW_GAP
+    characters[on_line] = _LINE[place[on_line]]
+    inks[on_line] = np.where(place[on_line] >= 6, Ink.LINE_OVER_GAP, Ink.LINE)
     if focus is not None:
         in_focus = np.clip(np.minimum(_levels(focus, top_bytes, steps), fill_level)[None, :] - base, 0, 8)
         # What is out of focus is told by its texture too, not by colour alone.

@@ -21,6 +21,7 @@ from snapscope.units import format_address, format_bytes, format_count, format_s
 
 _MAX_FRAMES = 400
 _TEXT_LIMIT = 400
+_SHORT_LIMIT = 50
 
 
 def describe(live: LiveRows, row: Row, *, shows_all_frames: bool, is_compact: bool = False) -> Content:
@@ -37,11 +38,14 @@ def describe(live: LiveRows, row: Row, *, shows_all_frames: bool, is_compact: bo
         lines = list(_balance(live, row))
     elif row.lifetime is not None:
         lines = list(_allocation(history, row.lifetime))
+    elif row.kind is RowKind.NOTE:
+        lines = [Content(row.label)]
     elif row.kind is RowKind.LEFT_OUT:
         lines = [Content("Live allocations without a frame that matches the filter: they still count in the sums.")]
     else:
-        lines = list(_group(live, row))
-    if row.stack is not None and row.kind is not RowKind.MORE:
+        lines = list(_group(live, row, is_compact=is_compact))
+    has_frames = row.stack is not None and len(history.snapshot.stacks.frames_of(row.stack)) > 0
+    if row.stack is not None and has_frames and row.kind is not RowKind.MORE:
         if is_compact and not shows_all_frames:
             lines.append(_running_stack(history, row.stack))
         else:
@@ -60,17 +64,21 @@ def _balance(live: LiveRows, row: Row) -> Iterator[Content]:
         yield Content.styled("The card's size isn't in the file: give it with --capacity 80GiB.", QUIET)
 
 
-def _group(live: LiveRows, row: Row) -> Iterator[Content]:
+def _group(live: LiveRows, row: Row, *, is_compact: bool) -> Iterator[Content]:
     history, whole = live.state.history, live.balance.requested_bytes
     lifetimes = row.node.lifetimes() if row.node is not None else row.lifetimes
-    if row.kind is RowKind.CALLER:
+    if row.kind is RowKind.CALLER or lifetimes is None or not len(lifetimes):
         yield Content.styled(row.label, STRONG)
         return
-    head = f"{format_bytes(row.bytes or 0)} requested in {format_count(row.count or 0)} allocations"
-    own = f", {format_bytes(row.self_bytes)} of it in the frame itself" if row.self_bytes is not None else ""
-    yield Content.assemble((row.label, STRONG), f"  {head}{own}, {format_share(row.bytes or 0, whole)} of what is live")
-    if lifetimes is None or not len(lifetimes):
+    noun = "allocation" if row.count == 1 else "allocations"
+    size = f"{format_bytes(row.bytes or 0)} in {format_count(row.count or 0)} {noun}"
+    if is_compact:
+        # The row above has the name and the share already.
+        yield Content.assemble((size, STRONG), f", {_sizes(history, lifetimes)}")
         return
+    own = f", {format_bytes(row.self_bytes)} of it in the frame itself" if row.self_bytes is not None else ""
+    yield Content.styled(row.label, STRONG)
+    yield Content(f"{size}{own}: {format_share(row.bytes or 0, whole)} of what is live")
     yield Content(_sizes(history, lifetimes))
     if len(row.lines) > 1:
         yield Content(f"lines {', '.join(str(line) for line in row.lines)}, most bytes first")
@@ -81,14 +89,16 @@ def _sizes(history: DeviceHistory, lifetimes: Int64Column) -> str:
     table = history.lifetimes
     sizes, born = table.requested_bytes[lifetimes], table.birth_event[lifetimes]
     low, high = int(sizes.min()), int(sizes.max())
-    size = f"each {format_bytes(low)}" if low == high else f"sizes {format_bytes(low)} to {format_bytes(high)}"
+    size = f"{format_bytes(low)} each" if low == high else f"{format_bytes(low)} to {format_bytes(high)} each"
     is_before = born == BEFORE
     parts = [size]
     if is_before.any():
         parts.append(f"{format_count(int(is_before.sum()))} from before the history")
     if not is_before.all():
         first, last = int(born[~is_before].min()), int(born[~is_before].max())
-        span = f"event {format_count(first)}" if first == last else f"events {format_count(first)} to {format_count(last)}"
+        span = (
+            f"event {format_count(first)}" if first == last else f"events {format_count(first)} to {format_count(last)}"
+        )
         parts.append(f"born {span}")
     streams = np.unique(table.stream[lifetimes])
     if len(streams) > 1:
@@ -149,7 +159,8 @@ def _place(history: DeviceHistory, lifetime: int) -> Iterator[str]:
     size_class = SizeClass(int(ranges.size_class[row]))
     kind = "" if size_class is SizeClass.UNKNOWN else f" {size_class.name.lower()}"
     kind += " expandable" if ranges.is_expandable[row] else ""
-    yield f"in a{kind} segment of {format_bytes(int(ranges.size_bytes[row]))} at {format_address(int(ranges.addr[row]))}"
+    size, start = format_bytes(int(ranges.size_bytes[row])), format_address(int(ranges.addr[row]))
+    yield f"in a{kind} segment of {size} at {start}"
 
 
 def _labels(history: DeviceHistory, born: int) -> Iterator[Content]:
@@ -180,7 +191,10 @@ def _running_stack(history: DeviceHistory, stack: int) -> Content:
     callers = [escape(caller, limit=_TEXT_LIMIT) for caller in sites.callers(stack)]
     site = escape(sites.of_stack(stack).label, limit=_TEXT_LIMIT)
     names = callers if callers and callers[0] == site else [site, *callers]
-    num_others = len(sites.visible_frames(stack)) - len(callers)
+    visible = sites.visible_frames(stack).tolist()
+    if not callers:
+        names = [escape(sites.frame_label(frame), limit=_SHORT_LIMIT) for frame in visible[:20]] or [site]
+    num_others = len(visible) - len(callers) if callers else max(len(visible) - 20, 0)
     others = f"  ({num_others} library frames folded)" if num_others > 0 else ""
     return Content.assemble((names[0], STRONG), "".join(f" < {name}" for name in names[1:]), (others, QUIET))
 

@@ -10,13 +10,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from snapscope.history import DeviceHistory
-from snapscope.load import paused_gc, read_snapshot
+from snapscope.load import RawSnapshot, paused_gc, read_snapshot
 from snapscope.model import Snapshot
 from snapscope.normalise import normalise
 from snapscope.sites import Sites
 from snapscope.tui.state import OpenRequest, ViewState, first_state, open_device
+
+_FREED_AT_ONCE: Final = 10_000
 
 
 class Stage(Enum):
@@ -108,9 +111,20 @@ class Loader:
             ),
         )
         self._report(Progress(stage=Stage.NORMALISING, bytes_read=raw.source.size_bytes))
-        return normalise(raw)
+        snapshot = normalise(raw)
+        _free_piecemeal(raw)
+        return snapshot
 
     def _report(self, progress: Progress) -> None:
         if self._is_cancelled.is_set():
             raise _CancelledError
         self._on_progress(progress)
+
+
+def _free_piecemeal(raw: RawSnapshot) -> None:
+    """Let go of what was read by pieces, because freeing millions of objects at once stalls all threads."""
+    value = raw.value if isinstance(raw.value, dict) else {}
+    traces = value.get("device_traces")
+    for trace in traces if isinstance(traces, list) else []:
+        while isinstance(trace, list) and trace:
+            del trace[-_FREED_AT_ONCE:]

@@ -48,13 +48,14 @@ def notices_page(state: ViewState) -> Content:
     if coverage.start_time_us is not None and coverage.end_time_us is not None:
         span = format_span(coverage.end_time_us - coverage.start_time_us)
         facts.append(
-            ("span", f"{format_count(coverage.num_events)} events, {span} from {format_time(coverage.start_time_us)} UTC")
+            (
+                "span",
+                f"{format_count(coverage.num_events)} events, {span} from {format_time(coverage.start_time_us)} UTC",
+            )
         )
     if coverage.num_before:
-        facts.append(
-            ("older", f"{format_count(coverage.num_before)} allocations, {format_bytes(coverage.before_bytes)} before the "
-             "history")
-        )  # fmt: skip
+        count, size = format_count(coverage.num_before), format_bytes(coverage.before_bytes)
+        facts.append(("older", f"{count} allocations, {size} before the history"))
     share = format_share(coverage.stack_bytes, coverage.live_bytes)
     facts.append(("stacks", f"{share} of the bytes live at the end have one; context {coverage.context.value!r}"))
     if coverage.missing_actions:

@@ -33,8 +33,8 @@ class Phrase:
 
     Attributes:
         content: the text.
-        rank: the higher, the earlier it is left out where the line is too narrow.
-        short: what stands there before it is left out altogether.
+        rank: the higher, the earlier it is left out where the line is too narrow; 0 = never.
+        short: what stands there where there is no room for all of it.
     """
 
     content: Content
@@ -43,27 +43,36 @@ class Phrase:
 
 
 def fit(phrases: Sequence[Phrase], width: int, separator: str = "  ") -> Content:
-    """Join as many phrases as fit, in their order; the rest is shortened, then left out by rank."""
-    chosen: list[Content | None] = [phrase.content for phrase in phrases]
-    order = sorted(range(len(phrases)), key=lambda place: (-phrases[place].rank, -place))
-    gap = len(separator)
+    """Join as many phrases as fit, in their order.
 
-    def length() -> int:
+    Each phrase is taken in, in its short form, by rank; what room is left then goes to the
+    full forms, again by rank. What has rank 0 is always there, cut at the edge if need be.
+    """
+    order = sorted(range(len(phrases)), key=lambda place: (phrases[place].rank, place))
+    chosen: list[Content | None] = [None] * len(phrases)
+
+    def fits() -> bool:
         lengths = [content.cell_length for content in chosen if content is not None]
-        return sum(lengths) + gap * max(len(lengths) - 1, 0)
+        return sum(lengths) + len(separator) * max(len(lengths) - 1, 0) <= width
 
     for place in order:
-        if length() <= width:
-            break
-        if phrases[place].rank > 0:
-            chosen[place] = phrases[place].short
-    for place in order:
-        if length() <= width:
-            break
-        if phrases[place].rank > 0:
+        phrase = phrases[place]
+        chosen[place] = phrase.content if phrase.short is None else phrase.short
+        if phrase.rank > 0 and not fits():
             chosen[place] = None
+    for place in order:
+        before = chosen[place]
+        if before is not None:
+            chosen[place] = phrases[place].content
+            if not fits():
+                chosen[place] = before
     line = Content(separator).join([content for content in chosen if content is not None])
     return line.truncate(width, ellipsis=True) if line.cell_length > width else line
+
+
+def pane_title(title: Content, *, has_focus: bool) -> Content:
+    """Return the title of a pane; the focused one is marked by more than its colour."""
+    return Content.assemble("▶ " if has_focus else " ", title, " ")
 
 
 def device_name(device: int) -> str:
@@ -120,9 +129,7 @@ def head_line(state: ViewState, width: int) -> Content:
     ]
     notices = state.history.notices
     if notices:
-        phrases.append(
-            Phrase(Content.styled(f"{len(notices)} notice{'s' * (len(notices) > 1)} [i]", WARNING), 3)
-        )
+        phrases.append(Phrase(Content.styled(f"{len(notices)} notice{'s' * (len(notices) > 1)} [i]", WARNING), 3))
     return fit(phrases, width)
 
 
@@ -205,11 +212,10 @@ def _oom_line(state: ViewState, event: int, num_ooms: int, width: int) -> Conten
     free = int(events.oom_device_free_bytes[-1])
     phrases = [
         Phrase(Content.styled(f"OOM at {event_name(event)}", BAD)),
-        Phrase(
-            Content.styled(f"asked {asked} (rounded)", STRONG), 1, Content.styled(f"asked {asked}", STRONG)
-        ),
-        Phrase(Content(f"device free {format_bytes(free) if free >= 0 else 'unknown'}"), 2),
-        Phrase(Content(f"reserved {format_bytes(int(totals.reserved_bytes[event + 1]))}")),
+        Phrase(Content.styled(f"asked {asked} (rounded)", STRONG), 0, Content.styled(f"asked {asked}", STRONG)),
+        Phrase(Content(f"device free {format_bytes(free) if free >= 0 else 'unknown'}")),
+        # The line below has both for the event under the cursor, which at first is this one.
+        Phrase(Content(f"reserved {format_bytes(int(totals.reserved_bytes[event + 1]))}"), 2),
         Phrase(Content(f"live {format_bytes(int(totals.requested_bytes[event + 1]))}"), 1),
     ]
     if num_ooms > 1:
@@ -224,10 +230,8 @@ def caption(state: ViewState, width: int) -> Content:
     reserved = int(history.totals.reserved_bytes[event + 1])
     peak = state.opened.peaks.requested
     below = requested - peak.bytes
-    distance = (
-        "the peak" if event == peak.event else f"peak {format_delta(below)}" if below else "as the peak"
-    )
-    marks = [Content.styled(f" {event_name(event)}", STRONG)]
+    distance = "the peak" if event == peak.event else f"peak {format_delta(below)}" if below else "equals the peak"
+    marks = [Content.styled(event_name(event), STRONG)]
     phrases = [
         Phrase(marks[0]),
         Phrase(Content.styled(_what(history, event), QUIET), 4),
@@ -238,9 +242,7 @@ def caption(state: ViewState, width: int) -> Content:
     if state.focus is not None:
         focused = int(state.focus.requested_bytes[event + 1])
         phrases.append(Phrase(Content.styled(f"in focus {format_bytes(focused)}", "$text-accent"), 1))
-    phrases.append(
-        Phrase(Content.assemble(("─ ", "$text-warning"), f"reserved {format_bytes(reserved)} "), 1)
-    )
+    phrases.append(Phrase(Content.assemble(("─ ", "$text-warning"), f"reserved {format_bytes(reserved)}"), 1))
     return fit([phrase for phrase in phrases if phrase.content], width)
 
 
@@ -259,24 +261,16 @@ def live_title(state: ViewState, num_allocations: int, width: int) -> Content:
     requested = int(state.history.totals.requested_bytes[state.cursor + 1])
     peak = state.opened.peaks.requested
     noun = "allocation" if num_allocations == 1 else "allocations"
-    where = (
-        "at the end" if state.opened.coverage.head is Head.NO_HISTORY else f"at {event_name(state.cursor)}"
-    )
+    where = "at the end" if state.opened.coverage.head is Head.NO_HISTORY else f"at {event_name(state.cursor)}"
     share = "the peak" if state.cursor == peak.event else f"{format_share(requested, peak.bytes)} of the peak"
     how = "call tree" if state.shows_calls else f"by {state.by.value}"
     phrases = [
-        Phrase(Content(f" live {how}:"), 3),
+        Phrase(Content(f"live {how}:"), 3),
         Phrase(Content.styled(f"requested {format_bytes(requested)}", STRONG)),
-        Phrase(
-            Content(f"in {format_count(num_allocations)} {noun}"),
-            1,
-            Content(f"in {format_count(num_allocations)}"),
-        ),
+        Phrase(Content(f"in {format_count(num_allocations)} {noun}"), 1),
         Phrase(Content(where), 2),
-        Phrase(Content(f"- {share} "), 1 if state.focus is None else 4),
+        Phrase(Content(f"- {share}"), 2 if state.focus is None else 4),
     ]
     if state.focus is not None:
-        phrases.append(
-            Phrase(Content.styled(f"filter /{escape(state.focus.pattern, limit=30)}/ ", "$text-accent"))
-        )
+        phrases.append(Phrase(Content.styled(f"filter /{escape(state.focus.pattern, limit=30)}/", "$text-accent")))
     return fit(phrases, width, separator=" ")

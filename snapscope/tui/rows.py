@@ -40,6 +40,7 @@ class RowKind(Enum):
     MORE = "more"
     LEFT_OUT = "left_out"
     BALANCE = "balance"
+    NOTE = "note"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,7 +84,7 @@ class Row:
         """Whether it can be opened."""
         if self.kind is RowKind.BALANCE:
             return self.lifetimes is not None and len(self.lifetimes) > 0
-        return self.kind not in (RowKind.ALLOCATION, RowKind.CALLER)
+        return self.kind not in (RowKind.ALLOCATION, RowKind.CALLER, RowKind.NOTE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -140,6 +141,10 @@ def make_live_rows(state: ViewState) -> LiveRows:
             rows = (*rows, _left_out_row(history, left_out))
     else:
         rows = _top_groups(state, at)
+    if not len(live):
+        rows = (Row(key="note", kind=RowKind.NOTE, label="nothing is live at this moment"),)
+    elif all(row.kind is RowKind.LEFT_OUT for row in rows):
+        rows = (Row(key="note", kind=RowKind.NOTE, label="no frame matches the filter: esc clears it"), *rows)
     if not first and rows:
         first = (rows[0].key,)
     tail = _balance_rows(state, at, sums, num_live=len(live))
@@ -159,9 +164,7 @@ def _top_groups(state: ViewState, at: Moment) -> tuple[Row, ...]:
     rows = []
     for row in found:
         is_left_out = focus is not None and not focus.selection[row.lifetimes[0]]
-        rows.append(
-            _left_out_row(history, row.lifetimes) if is_left_out else _group_row(history, row, state.by)
-        )
+        rows.append(_left_out_row(history, row.lifetimes) if is_left_out else _group_row(history, row, state.by))
     return tuple(rows)
 
 
@@ -215,7 +218,7 @@ def _callers(history: DeviceHistory, row: Row) -> list[Row]:
         Row(
             key=f"caller:{depth}",
             kind=RowKind.CALLER,
-            label=f"called by {escape(caller, limit=_LABEL_LIMIT)}",
+            label=f"< {escape(caller, limit=_LABEL_LIMIT)}",
             stack=row.stack,
             lifetimes=row.lifetimes,
         )
@@ -223,10 +226,8 @@ def _callers(history: DeviceHistory, row: Row) -> list[Row]:
     ]
     if len(callers) > _SHOWN_CALLERS:
         rest = len(callers) - _SHOWN_CALLERS
-        label = f"called by {rest} more frame{'s' * (rest > 1)}, the outermost {escape(callers[-1], limit=_LABEL_LIMIT)}"
-        rows.append(
-            Row(key="caller:rest", kind=RowKind.CALLER, label=label, stack=row.stack, lifetimes=row.lifetimes)
-        )
+        label = f"< {rest} more, outermost {escape(callers[-1], limit=_LABEL_LIMIT)}"
+        rows.append(Row(key="caller:rest", kind=RowKind.CALLER, label=label, stack=row.stack, lifetimes=row.lifetimes))
     return rows
 
 
@@ -320,21 +321,13 @@ def _balance_rows(state: ViewState, at: Moment, sums: Balance, *, num_live: int)
         rungs.append(("+", "outside PyTorch", sums.outside_bytes, "What the driver counts as used beyond reserved: the "
                       "CUDA context, NCCL, other processes."))  # fmt: skip
     if sums.device_free_bytes is not None:
-        rungs.append(
-            ("+", "device free", sums.device_free_bytes, "What the driver still had, as the oom event tells.")
-        )
+        rungs.append(("+", "device free", sums.device_free_bytes, "What the driver still had, as the oom event tells."))
     if sums.capacity_bytes is not None:
         rungs.append(("=", "capacity", sums.capacity_bytes, "The card's size, as given with --capacity."))
     rows = []
     for sign, name, size, meaning in rungs:
         members = pending if name == "pending free" else None
-        count = (
-            num_live
-            if name == "requested"
-            else len(pending)
-            if members is not None and len(pending)
-            else None
-        )
+        count = num_live if name == "requested" else len(pending) if members is not None and len(pending) else None
         rows.append(
             Row(key=f"balance:{name}", kind=RowKind.BALANCE, label=f"{sign} {name}", bytes=size, count=count,
                 lifetimes=members, sign=sign, meaning=meaning)

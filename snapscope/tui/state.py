@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from snapscope.analyses.coverage import Coverage, find_coverage
+from snapscope.analyses.coverage import Coverage, Head, find_coverage
 from snapscope.analyses.ledger import By
 from snapscope.analyses.moments import Peaks, find_moment, find_peaks
 from snapscope.analyses.selection import select
@@ -55,13 +55,13 @@ class OpenedDevice:
         history: the device.
         peaks: its four peaks.
         coverage: what the file tells about it.
-        has_events: whether any event moved memory (a trace may hold annotations only).
+        has_history: whether there is a course of events to show, not only a final state.
     """
 
     history: DeviceHistory
     peaks: Peaks
     coverage: Coverage
-    has_events: bool
+    has_history: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,9 +115,7 @@ class ViewState:
         cell = window.cell_of(state, width) + num_cells
         if not 0 <= cell < width:
             beyond = cell - min(max(cell, 0), width - 1)
-            window = replace(window, first=window.first + beyond * window.num_states // width).fitted(
-                self.num_states
-            )
+            window = replace(window, first=window.first + beyond * window.num_states // width).fitted(self.num_states)
             cell = min(max(cell, 0), width - 1)
             if window == self.window:
                 return self.at_event(self.history.num_events - 1 if num_cells > 0 else -1)
@@ -145,10 +143,23 @@ class ViewState:
 def open_device(history: DeviceHistory) -> OpenedDevice:
     """Work out everything that is slow: the replays, the totals, the coverage."""
     peaks = find_peaks(history)
+    coverage = find_coverage(history)
     moves = history.tables.events.action <= Action.SEGMENT_UNMAP
     return OpenedDevice(
-        history=history, peaks=peaks, coverage=find_coverage(history), has_events=bool(moves.any())
+        history=history,
+        peaks=peaks,
+        coverage=coverage,
+        has_history=coverage.head is not Head.NO_HISTORY and bool(moves.any()),
     )
+
+
+def answer_event(opened: OpenedDevice) -> int:
+    """Return the event to look at first: the last failed request, else the peak, else the end."""
+    history = opened.history
+    ooms = history.tables.events.oom_events
+    if not opened.has_history:
+        return history.num_events - 1
+    return int(ooms[-1]) if len(ooms) else opened.peaks.requested.event
 
 
 def first_state(request: OpenRequest, opened: OpenedDevice) -> ViewState:
@@ -158,12 +169,10 @@ def first_state(request: OpenRequest, opened: OpenedDevice) -> ViewState:
         UsageError: the moment or the filter means nothing for this file.
     """
     history = opened.history
-    answer = "oom" if len(history.tables.events.oom_events) else "peak"
-    moment = find_moment(history, answer if request.at is None else request.at)
     return ViewState(
         request=request,
         opened=opened,
-        cursor=moment.event,
+        cursor=answer_event(opened) if request.at is None else find_moment(history, request.at).event,
         window=Window(first=0, num_states=history.num_events + 1),
         focus=make_focus(history, request.focus) if request.focus else None,
     )

@@ -41,11 +41,10 @@ def steps() -> dict[str, Step]:
     from snapscope.analyses.ledger import By, group_live
     from snapscope.analyses.moments import find_moment
     from snapscope.history import DeviceHistory
-    from snapscope.load import read_snapshot
-    from snapscope.normalise import normalise
+    from snapscope.opening import load
 
     def history(path: Path) -> DeviceHistory:
-        return DeviceHistory(normalise(read_snapshot(path)))
+        return DeviceHistory(load(path))
 
     def rows_at_peak(path: Path) -> DeviceHistory:
         device = history(path)
@@ -59,7 +58,7 @@ def steps() -> dict[str, Step]:
         return history(path).lifetimes
 
     return {
-        "open": lambda path: normalise(read_snapshot(path)),
+        "open": lambda path: load(path),
         "open, peak, rows by site": rows_at_peak,
         "the same, exact blocks": block_replay,
         "open, lifetimes": lifetimes,

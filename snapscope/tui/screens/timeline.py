@@ -36,8 +36,8 @@ class _RowsReady(Message):
 class TimelineScreen(ViewScreen):
     """Where memory went over time; every pane follows the cursor of the curve."""
 
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (110, "-wide")]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
+    VERTICAL_BREAKPOINTS = [
         (0, "-tiny"),
         (14, "-short"),
         (22, "-normal"),
@@ -46,12 +46,12 @@ class TimelineScreen(ViewScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "cells(-1)", "← →: one cell back, or one event when zoomed in", show=False),
-        Binding("right,l", "cells(1)", "move: one cell forward, or one event when zoomed in", key_display="← →"),
+        Binding("right,l", "cells(1)", "move: one cell forward, or one event when zoomed in", key_display="←→"),
         Binding("shift+left,less_than_sign", f"cells(-{_PAGE_CELLS})", "ten cells back", show=False),
         Binding("shift+right,greater_than_sign", f"cells({_PAGE_CELLS})", "ten cells forward", show=False),
         Binding("home", "go('start')", "before the first event", show=False),
         Binding("end", "go('end')", "the last event", show=False),
-        Binding("plus,equals_sign", "zoom(True)", "zoom: in, around the cursor", key_display="+ -"),
+        Binding("plus,equals_sign", "zoom(True)", "zoom: in, around the cursor", key_display="+-"),
         Binding("minus", "zoom(False)", "zoom out", key_display="-", show=False),
         Binding("0", "unzoom", "the whole history", show=False),
         Binding("up,k", "row(-1)", "row up in the tree", show=False),
@@ -59,11 +59,25 @@ class TimelineScreen(ViewScreen):
         Binding("enter,space", "open_row", "open or close the row", show=False),
         Binding("n", "top_row(1)", "next row of the first level (site, file, …)", show=False),
         Binding("N", "top_row(-1)", "previous row of the first level", show=False),
-        Binding("z", "maximise", "the focused pane over the whole screen, and back", show=False),
+        Binding("z", "maximise", "maximise: the focused pane over the whole screen, and back"),
         Binding("y", "copy_row", "copy the selected row", show=False),
         Binding("tab", "app.focus_next", "pane: to the next"),
         Binding("shift+tab", "app.focus_previous", "to the previous pane", show=False),
     ]
+
+    KEYBAR: ClassVar[tuple[str, ...]] = tuple(
+        "cells open go next_oom zoom go_to filter toggle_calls next_by focus_next next_device maximise".split()
+    )
+
+    def key_names(self) -> dict[str, str]:
+        """Say what the keys would switch to."""
+        if self.state is None:
+            return {}
+        return {
+            "toggle_calls": f"by {self.state.by.value}" if self.state.shows_calls else "calls",
+            "filter": "filter" if self.state.focus is None else "filter (on)",
+            "maximise": "all panes" if self.has_class("-one-pane") else "maximise",
+        }
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +99,7 @@ class TimelineScreen(ViewScreen):
         with Container(id="lower"):
             yield self.live_tree
             yield self.detail
-        yield KeyBar(id="keys")
+        yield KeyBar(id="keys", order=self.KEYBAR, key_names=self.key_names)
 
     def on_mount(self) -> None:
         """Start at the curve."""
@@ -158,7 +172,7 @@ class TimelineScreen(ViewScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Tell which keys do something for this file."""
         if action in ("cells", "zoom", "unzoom") and self.state is not None:
-            return self.state.opened.has_events
+            return self.state.opened.has_history
         return super().check_action(action, parameters)
 
     def action_cells(self, num_cells: int) -> None:
@@ -182,7 +196,7 @@ class TimelineScreen(ViewScreen):
 
     def action_open_row(self) -> None:
         """Open or close a row while the curve has the focus."""
-        self.live_tree.action_toggle()
+        self.live_tree.action_open_or_close()
 
     def action_top_row(self, step: int) -> None:
         """Go to the next row of the first level."""

@@ -7,7 +7,6 @@ and name it in `app.VIEWS`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -35,7 +34,7 @@ class ViewScreen(Screen[None]):
         Binding("p", "go('peak')", "peak: go to the peak of requested bytes"),
         Binding("o", "next_oom", "OOM: go to the next out-of-memory event"),
         Binding("r", "go('peak-reserved')", "reserved peak: go to the peak of reserved bytes", show=False),
-        Binding("g", "go_to", "go to: an event, a time, a peak"),
+        Binding("g", "go_to", "go: to an event, a time, a peak"),
         Binding("full_stop", "step(1)", "one event forward", key_display=".", show=False),
         Binding("comma", "step(-1)", "one event back", key_display=",", show=False),
         Binding("slash", "filter", "filter: by a regular expression on the frames", key_display="/"),
@@ -49,6 +48,13 @@ class ViewScreen(Screen[None]):
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("q", "app.leave", "quit"),
     ]
+
+    KEYBAR: ClassVar[tuple[str, ...]] = ()
+    """Acts in the order in which the bottom line offers them."""
+
+    def key_names(self) -> dict[str, str]:
+        """Return names of acts that depend on the state."""
+        return {}
 
     @property
     def shared(self) -> SnapscopeApp:
@@ -87,8 +93,8 @@ class ViewScreen(Screen[None]):
             return bool(len(state.history.tables.events.oom_events))
         if action == "next_device":
             return len(state.history.snapshot.devices) > 1
-        if action in ("go", "step"):
-            return state.history.num_events > 0
+        if action in ("go", "go_to", "step"):
+            return state.opened.has_history
         return True
 
     # -- moments ----------------------------------------------------------------------------
@@ -192,22 +198,21 @@ class ViewScreen(Screen[None]):
         self.app.push_screen(PageScreen(title="help", text=text))
 
     def _all_keys(self) -> dict[str, list[tuple[str, str]]]:
-        """Return (keys, what they do) of the focused pane, and of the view."""
-        panes = [("in this pane", [self.focused] if self.focused is not None else []), ("anywhere", [self])]
-        return {heading: list(self._keys_of(nodes)) for heading, nodes in panes if nodes}
-
-    def _keys_of(self, nodes: Iterable[Widget]) -> Iterable[tuple[str, str]]:
-        for node in nodes:
-            shown: dict[str, list[str]] = {}
-            for key, bindings in node._bindings.key_to_bindings.items():
-                for binding in bindings:
-                    if binding.description and not binding.system:
-                        keys = shown.setdefault(binding.description, [])
-                        name = binding.key_display or self.app.get_key_display(binding.with_key(key))
-                        if name not in keys:
-                            keys.append(name)
-            for description, keys in shown.items():
-                yield " ".join(keys), description
+        """Return (keys, what they do) of the focused pane, and of the view, as far as they do something now."""
+        found: dict[str, dict[str, list[str]]] = {"in this pane": {}, "anywhere": {}}
+        for active in self.active_bindings.values():
+            binding = active.binding
+            if binding.description and not binding.system and active.enabled:
+                heading = "in this pane" if active.node is self.focused else "anywhere"
+                keys = found[heading].setdefault(binding.description, [])
+                name = binding.key_display or self.app.get_key_display(binding)
+                if name not in keys:
+                    keys.append(name)
+        return {
+            heading: [(" ".join(keys), description) for description, keys in entries.items()]
+            for heading, entries in found.items()
+            if entries
+        }
 
 
 def _pane_name(pane: Widget | None) -> str:

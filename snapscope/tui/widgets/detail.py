@@ -12,7 +12,8 @@ from textual.reactive import reactive
 from textual.widgets import Static
 
 from snapscope.tui.detail import describe
-from snapscope.tui.rows import LiveRows, Row
+from snapscope.tui.phrases import pane_title
+from snapscope.tui.rows import LiveRows, Row, RowKind
 
 _COMPACT_HEIGHT = 7
 
@@ -21,8 +22,8 @@ class DetailPane(VerticalScroll, can_focus=True):
     """Follows the tree: sizes, life, place and stack of the selected row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j", "scroll_down", "Scroll down", show=False),
-        Binding("k", "scroll_up", "Scroll up", show=False),
+        Binding("j", "scroll_down", "scroll down", show=False),
+        Binding("k", "scroll_up", "scroll up", show=False),
     ]
 
     HELP = """\
@@ -73,12 +74,9 @@ z gives the pane the whole screen.
         """Choose between running text and a list of frames."""
         self._write()
 
-    def on_focus(self) -> None:
-        """Mark the title."""
-        self._write_title()
-
-    def on_blur(self) -> None:
-        """Unmark the title."""
+    def watch_has_focus(self, has_focus: bool) -> None:
+        """Mark the title of the focused pane."""
+        super().watch_has_focus(has_focus)
         self._write_title()
 
     def _write(self) -> None:
@@ -86,6 +84,18 @@ z gives the pane the whole screen.
         self._write_title()
 
     def _write_title(self) -> None:
-        kind = "" if self.row is None else f": {self.row.kind.value}"
         frames = ", all frames" if self.shows_all_frames else ""
-        self.border_title = Content(f"{'▶' if self.has_focus else ' '} detail{kind}{frames} ")
+        name = "detail" if self.row is None else _kind_name(self.row)
+        self.border_title = pane_title(Content(f"{name}{frames}"), has_focus=self.has_focus)
+
+
+def _kind_name(row: Row) -> str:
+    if row.kind is RowKind.GROUP and row.by is not None:
+        return row.by.value
+    names = {
+        RowKind.CALL: "frame",
+        RowKind.MORE: "smaller allocations",
+        RowKind.LEFT_OUT: "out of focus",
+        RowKind.BALANCE: "what the word means",
+    }
+    return names.get(row.kind, row.kind.value)

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from textual import events
 from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Static
 
-_LAST_ACTIONS = ("help", "quit")
+_LAST_ACTIONS = ("help", "leave")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Item:
+    """A key, its name, what to press for it, and the act behind it."""
+
+    shown: str
+    name: str
+    key: str
+    action: str
+
+    @property
+    def width(self) -> int:
+        return len(self.shown) + len(self.name) + 2
 
 
 class KeyBar(Static):
-    """Keys of the focused pane and the screen; a click on one presses it."""
+    """Keys of the focused pane and the screen; a click on one presses it.
 
-    def __init__(self, *, id: str | None = None) -> None:
+    Args:
+        order: names of acts, the most useful first.
+        key_names: returns names of acts that depend on the state.
+        id: of the widget.
+    """
+
+    def __init__(
+        self, *, order: tuple[str, ...], key_names: Callable[[], dict[str, str]], id: str | None = None
+    ) -> None:
         super().__init__("", id=id, markup=False)
+        self._order = order
+        self._key_names = key_names
         self._keys: list[tuple[range, str]] = []
 
     def on_mount(self) -> None:
@@ -30,24 +57,36 @@ class KeyBar(Static):
         self._write()
 
     def _write(self) -> None:
-        items: list[tuple[str, str, str, str]] = []
+        items = self._items()
+        last = [item for item in items if item.action in _LAST_ACTIONS]
+        items = [item for item in items if item not in last]
+        width = self.size.width
+        while items and sum(item.width for item in (*items, *last)) > width:
+            items.pop()
+        shown = [*items, *last]
+        gap = 2 if sum(item.width + 1 for item in shown) <= width else 1
+        content, position, self._keys = Content(""), 0, []
+        for item in shown:
+            end = position + item.width + gap - 1
+            self._keys.append((range(position, end), item.key))
+            position = end
+            pad = " " * (gap - 1)
+            content += Content.assemble(" ", (item.shown, "bold $text-accent"), f" {item.name}{pad}")
+        self.update(content)
+
+    def _items(self) -> list[_Item]:
+        """Return what works now, in the screen's order of use."""
+        items: dict[str, _Item] = {}
+        names = self._key_names()
         for active in self.screen.active_bindings.values():
             binding = active.binding
-            if binding.show and active.enabled and all(binding.action != item[3] for item in items):
+            action = binding.action.rpartition(".")[2].partition("(")[0]
+            if binding.show and active.enabled and action not in items:
                 shown = binding.key_display or self.app.get_key_display(binding)
-                items.append((shown, binding.description.split(":")[0], binding.key, binding.action))
-        last = [item for item in items if item[3].rpartition(".")[2] in _LAST_ACTIONS]
-        items = [item for item in items if item not in last]
-        width = self.size.width - 1
-        while items and _width([*items, *last]) > width:
-            items.pop()
-        content, position, self._keys = Content(""), 0, []
-        for shown, name, key, _ in [*items, *last]:
-            piece = Content.assemble(" ", (shown, "bold $text-accent"), f" {name} ")
-            self._keys.append((range(position, position + piece.cell_length), key))
-            position += piece.cell_length
-            content += piece
-        self.update(content)
+                name = names.get(action, binding.description.partition(":")[0])
+                items[action] = _Item(shown=shown, name=name, key=binding.key, action=action)
+        places = {action: place for place, action in enumerate(self._order)}
+        return sorted(items.values(), key=lambda item: places.get(item.action, len(places)))
 
     def on_click(self, event: events.Click) -> None:
         """Press the key under the mouse."""
@@ -55,7 +94,3 @@ class KeyBar(Static):
             if event.x in cells:
                 self.app.simulate_key(key)
                 return
-
-
-def _width(items: list[tuple[str, str, str, str]]) -> int:
-    return sum(len(shown) + len(name) + 3 for shown, name, _, _ in items)

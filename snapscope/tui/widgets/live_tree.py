@@ -11,14 +11,13 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.content import Content
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from snapscope.tui.phrases import live_title
+from snapscope.tui.phrases import live_title, pane_title
 from snapscope.tui.rows import LiveRows, Row, RowKind, RowPath
 from snapscope.units import format_bytes, format_count, format_share
 
@@ -64,15 +63,15 @@ class LiveTree(ScrollView, can_focus=True):
     }
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "select(-1)", "Row up", show=False),
-        Binding("down,j", "select(1)", "Row down", show=False),
-        Binding("right,l", "open", "Open the row", key_display="→ ←", show=True),
-        Binding("left,h", "close", "Close the row, or go to its parent", show=False),
-        Binding("enter,space", "toggle", "Open or close; details of an allocation", show=False),
-        Binding("home", "select(-1000000000)", "First row", show=False),
-        Binding("end", "select(1000000000)", "Last row", show=False),
-        Binding("pageup", "page(-1)", "A page up", show=False),
-        Binding("pagedown", "page(1)", "A page down", show=False),
+        Binding("up,k", "select(-1)", "row up", show=False),
+        Binding("down,j", "select(1)", "row down", show=False),
+        Binding("right,l", "open", "open: the row; ← closes it", key_display="→←"),
+        Binding("left,h", "close", "close the row, or go to the one that it is in", show=False),
+        Binding("enter,space", "open_or_close", "open or close; details of an allocation", show=False),
+        Binding("home", "select(-1000000000)", "first row", show=False),
+        Binding("end", "select(1000000000)", "last row", show=False),
+        Binding("pageup", "page(-1)", "a page up", show=False),
+        Binding("pagedown", "page(1)", "a page down", show=False),
     ]
 
     HELP = """\
@@ -140,20 +139,16 @@ selected row.
         self._write_title()
         self._lay_out()
 
-    def on_focus(self) -> None:
-        """Mark the title."""
-        self._write_title()
-        self.refresh()
-
-    def on_blur(self) -> None:
-        """Unmark the title."""
+    def watch_has_focus(self, has_focus: bool) -> None:
+        """Mark the title of the focused pane."""
+        super().watch_has_focus(has_focus)
         self._write_title()
         self.refresh()
 
     def _write_title(self) -> None:
         if self.live is not None:
             title = live_title(self.live.state, self.live.num_allocations, self.size.width - 6)
-            self.border_title = Content.assemble("▶" if self.has_focus else " ", title)
+            self.border_title = pane_title(title, has_focus=self.has_focus)
 
     def _lay_out(self) -> None:
         """Flatten the open part of the tree, and keep the selected row in sight."""
@@ -258,7 +253,7 @@ selected row.
             self._selected = line.path[:-1]
             self._select_place(self._place())
 
-    def action_toggle(self) -> None:
+    def action_open_or_close(self) -> None:
         """Open or close the row; where there is nothing inside, ask for its details."""
         if not self._lines:
             return
@@ -277,7 +272,7 @@ selected row.
         if y < 0 or not 0 <= place < len(self._lines):
             return
         if place == self._place() and self._is_touched:
-            self.action_toggle()
+            self.action_open_or_close()
         else:
             self._select_place(place)
 
@@ -290,7 +285,9 @@ selected row.
             text = "  working out what is live …" if y == 0 else ""
             return Strip([Segment(text, self._style("quiet"))]).adjust_cell_length(width, self.rich_style)
         if y < self._num_header:
-            return Strip([Segment(self._header(width), self._style("header"))]).adjust_cell_length(width, self.rich_style)
+            return Strip([Segment(self._header(width), self._style("header"))]).adjust_cell_length(
+                width, self.rich_style
+            )
         place = y - self._num_header + self.scroll_offset.y
         if not 0 <= place < len(self._lines):
             return Strip.blank(width, self.rich_style)
@@ -319,7 +316,7 @@ selected row.
         size = "" if row.bytes is None else format_bytes(row.bytes)
         has_share = row.bytes is not None and not is_balance
         share = format_share(row.bytes or 0, whole) if has_share else ""
-        yield Segment("›" if is_selected else " ", self._style("name"))
+        yield Segment(">" if is_selected else " ", self._style("name"))
         yield Segment(f" {size:>10}", self._size_style(row, whole))
         yield Segment(f" {share:>6} ", self._style("quiet"))
         if width >= _WIDE:

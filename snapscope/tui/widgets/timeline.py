@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, Final
 
-import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -17,20 +15,14 @@ from textual.widget import Widget
 
 from snapscope.tui.axis import Axis, AxisInk
 from snapscope.tui.curve import Ink, Plot, cell_maxima, draw, highest_state
-from snapscope.tui.phrases import caption
+from snapscope.tui.phrases import caption, pane_title
 from snapscope.tui.state import ViewState
 from snapscope.tui.widgets.strips import segments
 from snapscope.units import format_bytes
 
 _LABEL_CELLS: Final = 11
 _MIN_PLOT_CELLS: Final = 8
-_NO_HISTORY: Final = (
-    "no history in this file: it holds the final state only",
-    "to see how memory got there, record one from the start of the program:",
-    "  torch.cuda.memory._record_memory_history()",
-    "and dump it while recording is still on:",
-    '  torch.cuda.memory._dump_snapshot("snap.pickle")',
-)
+_FILLED: Final = frozenset((Ink.FILL, Ink.FILL_BELOW_GAP, Ink.FOCUS, Ink.FOCUS_TOP))
 
 
 class TimelineView(Widget, can_focus=True):
@@ -43,7 +35,9 @@ class TimelineView(Widget, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "timeline--fill",
         "timeline--line",
-        "timeline--fill-under-line",
+        "timeline--gap",
+        "timeline--fill-below-gap",
+        "timeline--line-over-gap",
         "timeline--focus",
         "timeline--focus-top",
         "timeline--cursor",
@@ -109,20 +103,17 @@ Up and down move in the tree below, without leaving the curve.
         """Fit the caption and the plot to the new size."""
         self.watch_state()
 
-    def on_focus(self) -> None:
-        """Mark the title."""
-        self._write_title()
-
-    def on_blur(self) -> None:
-        """Unmark the title."""
+    def watch_has_focus(self, has_focus: bool) -> None:
+        """Mark the title of the focused pane."""
+        super().watch_has_focus(has_focus)
         self._write_title()
 
     def _write_title(self) -> None:
         state = self.state
         if state is None:
             return
-        title = Content(" timeline ") if not state.opened.has_events else caption(state, self.size.width - 6)
-        self.border_title = Content.assemble("▶" if self.has_focus else " ", title)
+        title = Content("timeline") if not state.opened.has_history else caption(state, self.size.width - 6)
+        self.border_title = pane_title(title, has_focus=self.has_focus)
 
     # -- drawing ----------------------------------------------------------------------------
 
@@ -131,8 +122,8 @@ Up and down move in the tree below, without leaving the curve.
         state, width, height = self.state, self.content_size.width, self.content_size.height
         if state is None or width < _MIN_PLOT_CELLS or height < 2:
             return Strip.blank(width, self.rich_style)
-        if not state.opened.has_events:
-            return self._render_empty(y, width, height)
+        if not state.opened.has_history:
+            return self._render_empty(state, y, width, height)
         num_rows = height - 1
         if y == num_rows:
             line = self._render_axis(state)
@@ -140,11 +131,15 @@ Up and down move in the tree below, without leaving the curve.
             line = self._render_plot(state, y, num_rows)
         return Strip(line).adjust_cell_length(width, self.rich_style)
 
-    def _render_empty(self, y: int, width: int, height: int) -> Strip:
-        lines = _NO_HISTORY[: height if height < len(_NO_HISTORY) else None]
+    def _render_empty(self, state: ViewState, y: int, width: int, height: int) -> Strip:
+        lines = ["no history in this file: it holds the final state only"]
+        for advice in state.opened.coverage.advice:
+            code, _, why = advice.partition("  # ")
+            lines += [f"to record one, {why}:" if why else "to record one:", f"  {code}"]
         place = y - max((height - len(lines)) // 2, 0)
         text = lines[place] if 0 <= place < len(lines) else ""
-        return Strip([Segment(f"  {text}", self.rich_style)]).adjust_cell_length(width, self.rich_style)
+        style = self._style("timeline--oom") if place == 0 else self.rich_style
+        return Strip([Segment("  ", self.rich_style), Segment(text, style)]).adjust_cell_length(width, self.rich_style)
 
     def _render_plot(self, state: ViewState, y: int, num_rows: int) -> list[Segment]:
         plot = self._plotted(state, num_rows)
@@ -156,7 +151,7 @@ Up and down move in the tree below, without leaving the curve.
         cell = self._cursor_cell(state)
         if cell is None:
             return [*line, *segments(characters, inks, styles)]
-        under = characters[cell] if inks[cell] not in (Ink.BLANK, Ink.LINE) else "│"
+        under = characters[cell] if inks[cell] in _FILLED else "│"
         cursor = Segment(under, self._style("timeline--cursor"))
         before = segments(characters[:cell], inks[:cell], styles)
         return [*line, *before, cursor, *segments(characters[cell + 1 :], inks[cell + 1 :], styles)]
@@ -211,14 +206,8 @@ Up and down move in the tree below, without leaving the curve.
         return window.cell_of(at, self.plot_width)
 
     def _plot_styles(self) -> dict[int, Style]:
-        return {
-            Ink.BLANK: self.rich_style,
-            Ink.FILL: self._style("timeline--fill"),
-            Ink.LINE: self._style("timeline--line"),
-            Ink.FILL_UNDER_LINE: self._style("timeline--fill-under-line"),
-            Ink.FOCUS: self._style("timeline--focus"),
-            Ink.FOCUS_TOP: self._style("timeline--focus-top"),
-        }
+        styles = {int(ink): self._style(f"timeline--{ink.name.lower().replace('_', '-')}") for ink in Ink if ink}
+        return {int(Ink.BLANK): self.rich_style, **styles}
 
     def _style(self, name: str) -> Style:
         return self.get_component_rich_style(name)
@@ -231,7 +220,7 @@ Up and down move in the tree below, without leaving the curve.
 
     def _point_at(self, event: events.MouseEvent) -> None:
         state = self.state
-        if state is None or not state.opened.has_events:
+        if state is None or not state.opened.has_history:
             return
         cell = self._cell_at(event)
         found = highest_state(state.history.totals.requested_bytes, state.window, cell, self.plot_width)
@@ -263,7 +252,7 @@ Up and down move in the tree below, without leaving the curve.
 
     def _zoom(self, event: events.MouseEvent, *, is_closer: bool) -> None:
         state = self.state
-        if state is None or not state.opened.has_events:
+        if state is None or not state.opened.has_history:
             return
         event.stop()
         at = int(state.window.edges(self.plot_width)[self._cell_at(event)])
