@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from snapscope.analyses.ledger import Balance, Ledger, LedgerRow
 from snapscope.analyses.moments import Moment, format_time
+from snapscope.analyses.selection import LEFT_OUT_KEY
 from snapscope.history import DeviceHistory
 from snapscope.render.jsonable import balance_of, dump, dump_csv, head_of, moment_of, safe_text
 from snapscope.render.page import Page, cut_rows, device_line
@@ -83,25 +84,20 @@ def write_rows(page: Page, result: Ledger, *, top: int) -> None:
     if not result.rows:
         page.line("  nothing is live")
         return
-    shown, rest = cut_rows([(row.bytes, row.num_allocations) for row in result.rows], top)
-    cells = [
-        (
-            format_bytes(row.bytes),
-            format_share(row.bytes, whole),
-            format_count(row.num_allocations),
-            _key(row),
-        )
-        for row in result.rows[:shown]
-    ]
+    # What --focus left out is always said, whatever --top is.
+    last = [row for row in result.rows if row.key == LEFT_OUT_KEY]
+    rows = result.rows[: len(result.rows) - len(last)]
+    shown, rest = cut_rows([(row.bytes, row.num_allocations) for row in rows], top)
+    cells = [_cells(row.bytes, row.num_allocations, whole, _key(row)) for row in rows[:shown]]
     if rest is not None:
-        size, number = rest
-        cells.append(
-            (format_bytes(size), format_share(size, whole), format_count(number),
-             f"({format_count(len(result.rows) - shown)} more rows: --top 0 shows all)")
-        )  # fmt: skip
-    cells.append((format_bytes(whole), format_share(whole, whole),
-                  format_count(sum(row.num_allocations for row in result.rows)), "= requested"))  # fmt: skip
+        cells.append(_cells(*rest, whole, f"({count_of(len(rows) - shown, 'more row')}: --top 0 shows all)"))
+    cells += [_cells(row.bytes, row.num_allocations, whole, row.key) for row in last]
+    cells.append(_cells(whole, sum(row.num_allocations for row in result.rows), whole, "= requested"))
     page.table(cells, align="rrrf", header=("bytes", "share", "count", result.by.value))
+
+
+def _cells(num_bytes: int, number: int, whole: int, key: str) -> tuple[str, str, str, str]:
+    return format_bytes(num_bytes), format_share(num_bytes, whole), format_count(number), key
 
 
 def _key(row: LedgerRow) -> str:

@@ -55,9 +55,7 @@ def test_json_gives_the_same_tables() -> None:
     value = b.snapshot(traces=[events], segments=[b.segment(A, [b.block(2 * MIB)])])
     one, other = made(value), made(value, encoding="json")
     for column in ("action", "addr", "size_bytes", "stack", "pool", "time_us"):
-        np.testing.assert_array_equal(
-            getattr(one.devices[0].events, column), getattr(other.devices[0].events, column)
-        )
+        np.testing.assert_array_equal(getattr(one.devices[0].events, column), getattr(other.devices[0].events, column))
 
 
 def test_absent_keys_have_defaults() -> None:
@@ -89,7 +87,9 @@ def test_keys_that_only_some_events_have() -> None:
 
 
 def test_unknown_actions_and_keys_are_counted() -> None:
-    snapshot = small([b.event("workspace_snapshot", addr=0), b.alloc(A, 512, color="red"), b.alloc(A + 512, 1, color="x")])
+    snapshot = small(
+        [b.event("workspace_snapshot", addr=0), b.alloc(A, 512, color="red"), b.alloc(A + 512, 1, color="x")]
+    )
     assert codes(snapshot) == {"unknown_action": 1, "unknown_key": 2}
     assert snapshot.devices[0].events.action.tolist()[1] == Action.OTHER
 
@@ -197,7 +197,7 @@ def test_a_clock_that_goes_back_keeps_the_order() -> None:
         (b.snapshot(traces=[[b.alloc(A, 1 << 70)]]), "'size' is no 64-bit integer"),
         (b.snapshot(traces=[[b.alloc((1 << 64) - 5, 512)]]), "beyond 64 bits"),
         (b.snapshot(traces=[[b.alloc(A, 1 << 60) for _ in range(9)]]), "absurd total"),
-        (b.snapshot(traces=[[b.alloc(A, 5, time_us="x")]]), "'time_us' is no 64-bit integer"),  # type: ignore[arg-type]
+        (b.snapshot(traces=[[b.alloc(A, 5, time_us="x")]]), "'time_us' is no 64-bit integer"),
         ([b.segment(-(1 << 65), [b.block(5)])], "'address' is no 64-bit integer"),
         ([b.segment(A, [b.block(5)], device="cpu")], "no device number"),  # type: ignore[arg-type]
         (b.snapshot(traces=[[]] * 5000), "absurd number of devices"),
@@ -250,7 +250,9 @@ _ANY = st.recursive(
 def test_any_value_anywhere(data: st.DataObject) -> None:
     """Whatever stands in place of a value: a report, or an InputError."""
     value: Any = b.snapshot(
-        traces=[[b.segment_alloc(A, 2 * MIB), b.alloc(A, 512, frames=[b.frame()], time_us=1, pool=(0, 0)), b.free(A, 512)]],
+        traces=[
+            [b.segment_alloc(A, 2 * MIB), b.alloc(A, 512, frames=[b.frame()], time_us=1, pool=(0, 0)), b.free(A, 512)]
+        ],
         segments=[b.segment(A, [b.block(512), b.block(2 * MIB - 512, state=b.INACTIVE)])],
         external_annotations=[b.annotation("x", "START", 1)],
         allocator_settings=b.settings(),

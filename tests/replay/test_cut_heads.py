@@ -14,7 +14,7 @@ from tests.conftest import fixture_path, recordings
 
 
 def _cut(raw: RawSnapshot, device: int, num_lost: int) -> RawSnapshot:
-    value: dict[str, Any] = dict(raw.value)  # type: ignore[arg-type]
+    value: dict[str, Any] = dict(raw.value)
     traces = list(value["device_traces"])
     traces[device] = traces[device][num_lost:]
     return RawSnapshot(

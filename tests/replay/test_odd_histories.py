@@ -152,9 +152,7 @@ def test_alloc_over_a_live_block() -> None:
     history = history_of(
         snapshot(
             traces=[[segment_alloc(A, 2 * MIB), alloc(A, 4096), alloc(A + 1024, 1024)]],
-            segments=[
-                segment(A, [block(1024, state=INACTIVE), block(1024), block(2 * MIB - 2048, state=INACTIVE)])
-            ],
+            segments=[segment(A, [block(1024, state=INACTIVE), block(1024), block(2 * MIB - 2048, state=INACTIVE)])],
         )
     )
     assert [row[3:] for row in _rows(history)] == [(1, 2, 2), (2, NEVER, NEVER)]

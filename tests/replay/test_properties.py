@@ -19,7 +19,7 @@ from tests.builders import Raw
 from tests.conftest import fixture_path
 
 
-def history_of(value: Raw, device: int | None = None) -> DeviceHistory:
+def history_of(value: Any, device: int | None = None) -> DeviceHistory:
     """Normalise a raw snapshot made in memory."""
     source = Source(name="made", size_bytes=0, containers=(), encoding="pickle", protocol=4)
     raw = RawSnapshot(value=value, source=source, notices=(), stream_bytes=1 << 40)
