@@ -50,7 +50,8 @@ def read_snapshot(source: Input, *, progress: Progress | None = None) -> RawSnap
 
     Args:
         source: what to read; a stream is read to its end and stays open.
-        progress: called about every MiB with the bytes read, as stored, and their total if known.
+        progress: called about every MiB with the bytes read, as stored, and their total if known. It may
+            raise an exception of its own to stop the reading.
 
     Raises:
         InputError: it can't be read, can't be trusted, or is no snapshot; the subclass tells which,

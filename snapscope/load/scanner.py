@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from enum import Enum
 from typing import Final
 
 from snapscope.errors import HostileError, InputError, MalformedError, NotASnapshotError, TruncatedError
@@ -48,6 +49,8 @@ _PERSID: Final = ord("P")
 _BINPERSID: Final = ord("Q")
 _STACK_GLOBAL: Final = 0x93
 _SHARED_TUPLE: Final = b"<a shared tuple, left out>"
+_POP: Final = b"0"
+_MARK: Final = ord("(")
 _LEFT_OUT: Final = b"X" + len(_SHARED_TUPLE).to_bytes(4, "little") + _SHARED_TUPLE
 
 # Bytes of the argument of the opcodes that are harmless wherever they stand.
@@ -91,6 +94,14 @@ def refuse_persistent_id(what: str) -> HostileError:
     return HostileError(f"refused: this pickle refers to something outside itself ({what})")
 
 
+class _Top(Enum):
+    """What is on top of the Unpickler's stack."""
+
+    UNKNOWN = 0
+    OTHER_TUPLE = 1
+    MARK_AFTER_IT = 2
+
+
 class OpcodeScanner:
     """Reads a pickle, and gives it on in checked chunks that end where an opcode does.
 
@@ -119,7 +130,7 @@ class OpcodeScanner:
         self._wanted = CHUNK_BYTES
         self._num_reopened = 0
         self._num_other_tuples = 0
-        self._after_other_tuple = False
+        self._top = _Top.UNKNOWN
         self._asked_global = False
 
     @property
@@ -237,42 +248,54 @@ class OpcodeScanner:
         pieces: list[bytes] = []
         start = position = 0
         while position < len(buffer) and not self.finished and not self._asked_global:
-            if self._after_other_tuple:
-                if buffer[position] not in _PUTS:
-                    self._after_other_tuple = False
-                    continue
-                end = self._step(position)
-                if end == _MORE:
-                    break
-                pieces += (buffer[start:position], _LEFT_OUT, buffer[position:end], b"0")
-                self._after_other_tuple = False
-                start = position = end
-                continue
-            found = match(buffer, position, self._limit(position))
-            if found is not None:
-                if found.end() > safe_end:
-                    break
-                position = found.end()
-                continue
-            if buffer[position] == _FRAME:
+            opcode = buffer[position]
+            if opcode == _FRAME:
                 if len(buffer) - position < _FRAME_HEADER:
                     break
                 pieces.append(buffer[start:position])
                 self._open_frame(position)
                 return b"".join(pieces)
+            if self._top is _Top.UNKNOWN:
+                found = match(buffer, position, self._limit(position))
+                if found is not None:
+                    if found.end() > safe_end:
+                        break
+                    position = found.end()
+                    continue
             end = self._step(position)
             if end == _MORE:
                 break
             if end > self._limit(position):
                 raise MalformedError(f"is no valid pickle: an opcode leaves its frame at {self._at(position)}")
+            if self._top is _Top.OTHER_TUPLE and opcode in _PUTS:
+                pieces += (buffer[start:position], _LEFT_OUT, buffer[position:end], _POP)
+                start = end
+            self._top = self._next_top(position)
             position = end
         pieces.append(buffer[start:position])
         if self.finished and (self._frame_left or position < self._unframed_at):
             raise MalformedError(f"is no valid pickle: it stops before its frame does at {self._at(position)}")
-        self._buffer = buffer[position:]
-        self._unframed_at = max(0, self._unframed_at - position)
-        self._offset += position
+        self._advance(position)
         return b"".join(pieces)
+
+    def _next_top(self, position: int) -> _Top:
+        """Return what is known of the Unpickler's stack after the opcode at `position`.
+
+        As long as a tuple of other things is on top, it could be remembered. With POP and DUP refused,
+        only two opcodes bring it back to the top once something stands above: APPENDS and SETITEMS
+        of nothing, right after their MARK.
+        """
+        opcode = self._buffer[position]
+        if opcode in _TUPLES:
+            return _Top.OTHER_TUPLE
+        if self._top is _Top.OTHER_TUPLE:
+            if opcode in _PUTS:
+                return _Top.OTHER_TUPLE
+            if opcode == _MARK:
+                return _Top.MARK_AFTER_IT
+        elif self._top is _Top.MARK_AFTER_IT and opcode in b"eu":
+            raise MalformedError(f"is no valid pickle: a tuple taken for a list at {self._at(position)}")
+        return _Top.UNKNOWN
 
     def _open_frame(self, position: int) -> None:
         """Enter a frame that doesn't follow another one directly."""
@@ -283,10 +306,10 @@ class OpcodeScanner:
         self._num_reopened += 1
         if self._num_reopened > _FREE_FRAMES + (self._offset + position) // _MIN_FRAME_BYTES:
             raise MalformedError(f"is no valid pickle: too many small frames at {self._at(position)}")
-        rest = self._buffer[position + _FRAME_HEADER :]
         self._enter_frame(self._buffer, position, self._offset + position)
-        self._offset += position
-        self._buffer = b""
+        self._advance(position + _FRAME_HEADER)
+        self._offset -= _FRAME_HEADER  # it counts no headers
+        rest, self._buffer = self._buffer, b""
         self._append(rest)
 
     def _limit(self, position: int) -> int:
@@ -313,7 +336,6 @@ class OpcodeScanner:
             self._num_other_tuples += 1
             if self._num_other_tuples > MAX_OTHER_TUPLES:
                 raise MalformedError(f"holds more than {MAX_OTHER_TUPLES:,} nested tuples: no snapshot does")
-            self._after_other_tuple = True
             return position + 1
         if opcode == _LONG_BINPUT:
             end = self._argument_end(position + 1, 4)
