@@ -21,9 +21,7 @@ def stored_files() -> list[Path]:
 
 
 def listed_files() -> list[dict[str, Any]]:
-    rows = [
-        row[key] for row in MANIFEST["recordings"] for key in ("snapshot", "truth", "answer") if key in row
-    ]
+    rows = [row[key] for row in MANIFEST["recordings"] for key in ("snapshot", "truth", "answer") if key in row]
     return [*rows, *(file for case in MANIFEST["cases"] for file in case["files"]), MANIFEST["expected"]]
 
 
@@ -46,9 +44,7 @@ def test_file_is_as_the_manifest_says(row: dict[str, Any]) -> None:
 
 def test_manifest_lists_every_file() -> None:
     stored = {p.relative_to(FIXTURES).as_posix() for p in stored_files()} - NOT_LISTED
-    assert {row["path"] for row in listed_files()} == {
-        name for name in stored if not name.startswith("record/")
-    }
+    assert {row["path"] for row in listed_files()} == {name for name in stored if not name.startswith("record/")}
 
 
 def test_every_recording_says_what_it_is() -> None:

@@ -89,7 +89,9 @@ def test_a_moved_line_is_the_same_site() -> None:
 
 
 def test_without_python_frames() -> None:
-    backward = frame("torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)", "??", 0)
+    backward = frame(
+        "torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)", "??", 0
+    )
     other = frame("c10d::ProcessGroupNCCL::initIntraNodeComm()", "??", 0)
     assert _sites([backward], [other], []) == ["(C++ backward)", "(no stack)", "(no stack)"]
 

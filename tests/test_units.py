@@ -42,7 +42,14 @@ def test_no_number_prints_as_1024(num_bytes: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "num_bytes"),
-    [("80GiB", 80 * GIB), ("200MiB", 200 * MIB), ("1.5g", 3 * GIB // 2), ("512", 512), ("0.1 KiB", 102), (" 2 MB ", 2 * MIB)],
+    [
+        ("80GiB", 80 * GIB),
+        ("200MiB", 200 * MIB),
+        ("1.5g", 3 * GIB // 2),
+        ("512", 512),
+        ("0.1 KiB", 102),
+        (" 2 MB ", 2 * MIB),
+    ],
 )
 def test_parse_size(text: str, num_bytes: int) -> None:
     assert parse_size(text) == num_bytes

@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Final
 
 from snapscope.errors import HostileError, InputError, MalformedError, NotASnapshotError, TruncatedError
-from snapscope.load.opcodes import FREE_MEMO_INDEX, MARGIN, MAX_DIGITS, common_opcodes
+from snapscope.load.opcodes import FREE_MEMO_INDEX, MARGIN, MAX_DIGITS, common_opcodes, learn_records
 from snapscope.load.quoting import quote_text
 from snapscope.load.source import PeekReader
 
@@ -35,6 +35,7 @@ MAX_OTHER_TUPLES: Final = 1000
 """Tuples of anything but small integers; they may nest, and `hash` recurses."""
 
 _MAX_NUMBER_LINE: Final = 64
+_SAMPLE_BYTES: Final = 1 << 18
 _MAX_NAME_BYTES: Final = 2000
 _MAX_PROTOCOL: Final = 5
 _FRAME: Final = 0x95
@@ -128,6 +129,7 @@ class OpcodeScanner:
         self._frames: list[int] = []
         self._at_end = False
         self._wanted = CHUNK_BYTES
+        self._records: tuple[bytes, ...] | None = None
         self._num_reopened = 0
         self._num_other_tuples = 0
         self._top = _Top.UNKNOWN
@@ -244,7 +246,10 @@ class OpcodeScanner:
         buffer = self._buffer
         # A tuple of integers that ends beyond the buffer would be taken for something else.
         safe_end = len(buffer) - (0 if self._at_end else MARGIN)
-        match = common_opcodes(self._memo_limit(), text=self._is_text).match
+        if self._records is None and self._offset >= CHUNK_BYTES and len(buffer) >= _SAMPLE_BYTES:
+            # The first chunk holds segments and frames; from the second on come events.
+            self._records = () if self._is_text else learn_records(buffer[:_SAMPLE_BYTES])
+        match = common_opcodes(self._memo_limit(), text=self._is_text, records=self._records or ()).match
         pieces: list[bytes] = []
         start = position = 0
         while position < len(buffer) and not self.finished and not self._asked_global:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from operator import itemgetter
+from operator import index, itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -65,7 +65,9 @@ def integers(entries: Sequence[Entry], key: str, default: int, what: str) -> Int
         MalformedError: a value isn't an integer, or doesn't fit.
     """
     try:
-        return np.fromiter(take(entries, key, default), dtype=np.int64, count=len(entries))
+        # index() refuses floats, which NumPy would cut off: a JSON reader makes one of an
+        # integer beyond 64 bits.
+        return np.fromiter(map(index, take(entries, key, default)), dtype=np.int64, count=len(entries))
     except (TypeError, ValueError, OverflowError):
         raise MalformedError(_complaint(entries, key, what, _fits_int64)) from None
 

@@ -203,7 +203,7 @@ def _columns(
     absent everywhere are not read at all.
     """
     num_events = len(events)
-    addr, size, stream, time_us = _numbers(events, keys, f"{what}, event")
+    addr, size, stream, time_us = _numbers(events, keys, f"{what}, event", is_exact=stacks.by_identity)
     texts = _texts(events, sorted(keys & _TEXT_KEYS), stacks.strings)
     absent = np.full(num_events, -1, np.int32)
     return {
@@ -220,11 +220,13 @@ def _columns(
 
 
 def _numbers(
-    events: Sequence[Entry], keys: frozenset[str], where: str
+    events: Sequence[Entry], keys: frozenset[str], where: str, *, is_exact: bool
 ) -> tuple[AddressColumn, Int64Column, Int64Column, Int64Column]:
     """Return address, size, stream and time, in one pass where all are plain numbers."""
     names = [key for key in ("addr", "size", "stream", "time_us") if key in keys]
-    whole = matrix(events, names) if names[:3] == ["addr", "size", "stream"] else None
+    # One pass takes numbers as they are; where JSON may have made floats of them, each is checked.
+    one_pass = is_exact and names[:3] == ["addr", "size", "stream"]
+    whole = matrix(events, names) if one_pass else None
     if whole is not None and (not whole.size or whole[0].min() >= 0):
         size = checked_sizes(whole[1], "size", UNKNOWN_BYTES, where)
         time_us = whole[3] if len(names) == 4 else np.full(len(events), NO_TIME, np.int64)

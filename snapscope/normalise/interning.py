@@ -81,7 +81,7 @@ class StackInterner:
         self.strings = Interner({"": 0})
         self.num_bad_frames = 0
         self.num_unknown_frame_keys = 0
-        self._by_identity = by_identity
+        self.by_identity = by_identity
         self._frames = Interner()
         self._frame_extras: dict[int, Mapping[str, str]] = {}
         self._frame_by_id: dict[int, int] = {}
@@ -135,7 +135,7 @@ class StackInterner:
         if is_long and id(frames) in self._long_stack_by_id:
             return self._long_stack_by_id[id(frames)]
         ids: tuple[int, ...] = ()
-        if self._by_identity:
+        if self.by_identity:
             ids = tuple(map(id, frames))
             known = self._stack_by_ids.get(ids)
             if known is not None:
@@ -150,7 +150,7 @@ class StackInterner:
             self._stacks.append(numbers)
             self._samples.append(frames if not is_long and self._is_flat(frames) else None)
             self._successor.append(stack)
-        if self._by_identity:
+        if self.by_identity:
             self._stack_by_ids[ids] = stack
         if is_long:
             self._long_stack_by_id[id(frames)] = stack
@@ -164,7 +164,7 @@ class StackInterner:
         )
 
     def _frame(self, frame: Any) -> int:
-        if self._by_identity:
+        if self.by_identity:
             known = self._frame_by_id.get(id(frame))
             if known is not None:
                 return known
@@ -179,7 +179,7 @@ class StackInterner:
         number = self._frames[key]
         if len(frame) > 3:
             self._note_extras(number, frame)
-        if self._by_identity:
+        if self.by_identity:
             self._frame_by_id[id(frame)] = number
         return number
 

@@ -208,6 +208,13 @@ def test_impossible_values_are_refused(value: Any, message: str) -> None:
         made(value)
 
 
+@pytest.mark.parametrize("key", ["addr", "size", "time_us"])
+def test_json_numbers_that_became_floats_are_refused(key: str) -> None:
+    event = {**b.alloc(A, 512, time_us=3), key: 1e20}
+    with pytest.raises(MalformedError, match=f"'{key}' is no 64-bit integer"):
+        made(b.snapshot(traces=[[event]]), encoding="json")
+
+
 def test_shared_parts_cannot_blow_up() -> None:
     events = [b.alloc(A, 512)] * 1000
     with pytest.raises(HostileError, match="claims 1,000,000 events"):
