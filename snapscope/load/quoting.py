@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from snapscope.escaping import escape
+
 _LIMIT: Final = 80
 
 
@@ -13,11 +15,7 @@ def quote_text(text: str, *, limit: int = _LIMIT) -> str:
     Control characters, line breaks, bidirectional marks and lone surrogates could otherwise
     rewrite the line, or the terminal, that an error message is printed on.
     """
-    shown = "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for char in text[:limit]
-    )
-    return f"{shown}…" if len(text) > limit else shown
+    return escape(text, limit=limit)
 
 
 def quote_bytes(head: bytes, *, limit: int = 16) -> str:
