@@ -15,7 +15,7 @@ def quote_text(text: str, *, limit: int = _LIMIT) -> str:
     Control characters, line breaks, bidirectional marks and lone surrogates could otherwise
     rewrite the line, or the terminal, that an error message is printed on.
     """
-    return escape(text, limit=limit)
+    return escape(text, limit=limit + 1)
 
 
 def quote_bytes(head: bytes, *, limit: int = 16) -> str:
