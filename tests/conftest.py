@@ -65,3 +65,8 @@ def shared() -> Path:
     if not path.is_dir():
         pytest.skip(f"SNAPSCOPE_SHARED is no folder: {name}")
     return path
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes by their length: content may hold a time, and workers must agree on all names."""
+    return f"{argname}{len(val)}B" if isinstance(val, bytes) else None
