@@ -1,7 +1,7 @@
 """snapscope: a memory snapshot analyzer for PyTorch.
 
     >>> import snapscope
-    >>> snapshot = snapscope.load("snap.pickle")
+    >>> snapshot = snapscope.load_snapshot("snap.pickle")
     >>> history = snapscope.DeviceHistory(snapshot)
     >>> int(history.totals.requested_bytes.max())
 
@@ -27,14 +27,14 @@ from snapscope.errors import (
 if TYPE_CHECKING:
     from snapscope.history import DeviceHistory as DeviceHistory
     from snapscope.model import Snapshot as Snapshot
-    from snapscope.opening import load as load
+    from snapscope.opening import load_snapshot as load_snapshot
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "DeviceHistory": "snapscope.history",
     "Snapshot": "snapscope.model",
-    "load": "snapscope.opening",
+    "load_snapshot": "snapscope.opening",
 }
 
 __all__ = [
@@ -49,7 +49,7 @@ __all__ = [
     "TruncatedError",
     "UsageError",
     "__version__",
-    "load",
+    "load_snapshot",
 ]
 
 

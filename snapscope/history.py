@@ -100,12 +100,9 @@ class DeviceHistory:
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """Oddities of the snapshot and of this device's replay (as far as it was done)."""
-        own = [*self.snapshot.notices, *self.pairing.notices, *self._ranges_and_notices[1]]
-        if "blocks" in self.__dict__:
-            own += self.blocks.notices
-            own += self._estimates
-        return tuple(own)
+        """Oddities of the snapshot and of this device's replay; does the block replay."""
+        replayed = (*self.pairing.notices, *self._ranges_and_notices[1], *self.blocks.notices)
+        return (*self.snapshot.notices, *replayed, *self._estimates)
 
     @cached_property
     def _estimates(self) -> list[Notice]:

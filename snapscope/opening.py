@@ -10,7 +10,7 @@ from snapscope.model import Snapshot
 from snapscope.normalise import normalise
 
 
-def load(source: str | os.PathLike[str] | bytes | BinaryIO, *, progress: Progress | None = None) -> Snapshot:
+def load_snapshot(source: str | os.PathLike[str] | bytes | BinaryIO, *, progress: Progress | None = None) -> Snapshot:
     """Read and normalise a snapshot.
 
     Args:

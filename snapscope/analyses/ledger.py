@@ -195,7 +195,9 @@ def _group(
 ) -> tuple[LedgerRow, ...]:
     """Group rows by an integer key."""
     distinct, group = np.unique(keys, return_inverse=True)
-    return _rows(history, rows, group, [name(int(key)) for key in distinct])
+    found = _rows(history, rows, group, [name(int(key)) for key in distinct])
+    # Lines of files that have nothing in common say nothing.
+    return tuple(replace(row, lines=()) for row in found)
 
 
 def _group_by_site(history: DeviceHistory, rows: Int64Column, by: By) -> tuple[LedgerRow, ...]:

@@ -90,6 +90,8 @@ def find_moment(history: DeviceHistory, at: str = "peak") -> Moment:
         number = int(match[2])
         if match[1] == "oom":
             return moment_at(history, _oom(history, number), text)
+        if number >= 0 and not num_events:
+            raise UsageError(f"no event {number}: {history.tables.label} has no history, only a final state")
         if not -1 <= number < num_events:
             raise UsageError(
                 f"no event {number}: {history.tables.label} has events 0 to {num_events - 1}, and -1 = start"
@@ -102,8 +104,7 @@ def find_moment(history: DeviceHistory, at: str = "peak") -> Moment:
 
 def moment_at(history: DeviceHistory, event: int, label: str | None = None) -> Moment:
     """Make a moment of an event index."""
-    times = history.tables.events.time_us
-    time_us = int(times[max(event, 0)]) if len(times) else NO_TIME
+    time_us = int(history.tables.events.time_us[event]) if event >= 0 else NO_TIME
     return Moment(event=event, label=label or f"event:{event}", time_us=None if time_us == NO_TIME else time_us)
 
 
@@ -127,7 +128,9 @@ def _oom(history: DeviceHistory, number: int | None) -> int:
 def _event_at_time(history: DeviceHistory, text: str) -> int:
     """Return the last event at or before a time."""
     times = history.tables.events.time_us
-    if not len(times) or times[0] == NO_TIME:
+    if not len(times):
+        raise UsageError(f"no time to look for: {history.tables.label} has no history, only a final state")
+    if times[0] == NO_TIME:
         raise UsageError("the events of this file have no times (PyTorch before 2.2): use --at event:N")
     wanted = _parse_time(text.strip())
     if not int(times[0]) <= wanted <= int(times[-1]):

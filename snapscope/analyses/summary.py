@@ -10,6 +10,7 @@ from snapscope.analyses.ledger import Balance, By, Ledger, balance, ledger
 from snapscope.analyses.moments import Moment, Peaks, find_moment, find_peaks, moment_at
 from snapscope.history import DeviceHistory
 from snapscope.model import BoolColumn
+from snapscope.replay.rounding import segment_bytes_for
 
 _MAX_OOMS: Final = 10
 
@@ -22,6 +23,7 @@ class OomFacts:
         at: the event.
         number: 1 for the first in the history.
         requested_bytes: the request, rounded to a block size.
+        segment_bytes: what the driver was asked for: the size in PyTorch's message.
         device_free_bytes: what the driver had free; None unknown.
         site: whose request it was.
         balance: reserved memory then.
@@ -30,6 +32,7 @@ class OomFacts:
     at: Moment
     number: int
     requested_bytes: int
+    segment_bytes: int
     device_free_bytes: int | None
     site: str
     balance: Balance
@@ -92,6 +95,7 @@ def _ooms(history: DeviceHistory, capacity_bytes: int | None) -> tuple[OomFacts,
                 at=at,
                 number=number,
                 requested_bytes=int(events.size_bytes[event]),
+                segment_bytes=segment_bytes_for(int(events.size_bytes[event]), history.snapshot.settings),
                 device_free_bytes=state.device_free_bytes,
                 site=history.sites.of_stack(int(events.stack[event])).label,
                 balance=state,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
 import click
 
+from snapscope.cli.options import ReaderGoneError, discard_stdout
 from snapscope.cli.root import root
 from snapscope.errors import ExitCode, SnapscopeError
 
@@ -23,6 +23,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         _complain("interrupted")
         return ExitCode.INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        sys.stderr.write(f"{error.format_message()}\n")
+        return ExitCode.USAGE
     except click.UsageError as error:
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
         _complain(f"{error.format_message()}{hint}")
@@ -32,10 +35,8 @@ def run(argv: Sequence[str] | None = None) -> int:
             _traceback()
         _complain(str(error))
         return error.exit_code
-    except BrokenPipeError:
-        # The reader (`head`) has seen enough. The interpreter would complain once more when
-        # it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ReaderGoneError:
+        discard_stdout()
         return ExitCode.OK
     except MemoryError:
         _complain("not enough memory to read this file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 
 import click
@@ -53,8 +54,8 @@ def _require_terminal(file: str) -> None:
     Raises:
         UsageError: stdin or stdout is no terminal, or one that can't address its screen.
     """
-    same = f"snapscope summary {file}"
-    if not sys.stdout.isatty() or (file != "-" and not sys.stdin.isatty()):
+    same = f"snapscope summary {shlex.quote(file)}"
+    if sys.stdout is None or not sys.stdout.isatty() or (file != "-" and not sys.stdin.isatty()):
         raise UsageError(f"open needs a terminal: `{same}` gives the same as text")
     if os.environ.get("TERM", "") in ("dumb", "unknown"):
         raise UsageError(f"open needs a terminal that can address its screen (TERM={os.environ['TERM']}): `{same}`")

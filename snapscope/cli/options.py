@@ -21,12 +21,17 @@ if TYPE_CHECKING:
     from snapscope.model import Snapshot
     from snapscope.render.page import Page
 
+    _IntParamType = click.ParamType[int]
+else:
+    # Generic only since click 8.4.
+    _IntParamType = click.ParamType
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _HOST = -1
 
 
-class _Size(click.ParamType[int]):
+class _Size(_IntParamType):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -38,7 +43,7 @@ class _Size(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
-class _Device(click.ParamType[int]):
+class _Device(_IntParamType):
     name = "device"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -50,6 +55,10 @@ class _Device(click.ParamType[int]):
         if not (number.isascii() and number.isdigit() and len(number) < 7):
             self.fail(f"{value!r} is no device: write a number, or host for pinned memory", param, ctx)
         return int(number)
+
+
+class ReaderGoneError(Exception):
+    """The reader of stdout (`head`) has seen enough and is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,12 +149,12 @@ def read(file: str) -> Snapshot:
     Raises:
         UsageError: FILE is `-` but stdin is a terminal.
     """
-    from snapscope.opening import load
+    from snapscope.opening import load_snapshot
 
     if file == "-" and sys.stdin is not None and sys.stdin.isatty():
         raise UsageError("FILE is - but stdin is a terminal: pipe a snapshot into it")
     with _progress(file) as progress:
-        return load(file, progress=progress)
+        return load_snapshot(file, progress=progress)
 
 
 @contextmanager
@@ -168,8 +177,9 @@ def make_page(output: Output) -> Page:
     """Return a page that suits where the text goes."""
     from snapscope.render.page import Page
 
-    is_terminal = output.path is None and sys.stdout.isatty()
-    color = output.color == "always" or (output.color == "auto" and is_terminal and not os.environ.get("NO_COLOR"))
+    is_terminal = output.path is None and sys.stdout is not None and sys.stdout.isatty()
+    wants_color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    color = output.color == "always" or (output.color == "auto" and is_terminal and wants_color)
     return Page(width=terminal_width() if is_terminal else None, color=color)
 
 
@@ -190,15 +200,26 @@ def write(output: Output, pieces: str | bytes | Iterable[bytes]) -> None:
         # A terminal or locale may not know every character: never fail on that.
         pieces = pieces.encode("utf-8", "backslashreplace")
     chunks = [pieces] if isinstance(pieces, bytes) else pieces
-    if output.path is None:
-        stream = sys.stdout.buffer
-        for chunk in chunks:
-            stream.write(chunk)
-        stream.flush()
-        return
     try:
+        if output.path is None:
+            if sys.stdout is None:
+                raise UsageError("stdout is closed: there is nowhere to write to")
+            for chunk in chunks:
+                sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+            return
         with Path(output.path).open("wb" if output.force else "xb") as file:
             for chunk in chunks:
                 file.write(chunk)
+    except BrokenPipeError:
+        # click would turn it into exit code 1, which means that a check failed.
+        raise ReaderGoneError from None
     except OSError as error:
-        raise UsageError(f"can't write {output.path}: {error.strerror}") from None
+        if output.path is None:
+            discard_stdout()
+        raise UsageError(f"can't write {output.path or 'to stdout'}: {error.strerror}") from None
+
+
+def discard_stdout() -> None:
+    """Send what is left in stdout's buffer nowhere: flushing it at exit would fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

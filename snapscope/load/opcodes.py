@@ -120,7 +120,8 @@ def common_opcodes(memo_limit: int, *, text: bool, records: tuple[bytes, ...] = 
     """
     put = _long_put(memo_limit)
     records = tuple(record.replace(_PLACE_OF_PUT, put) for record in records)
-    return re.compile(b"(?:" + b"|".join((*records, *_alternatives(memo_limit, text=text))) + b"){1,%d}" % _REPEAT, re.S)
+    alternatives = b"|".join((*records, *_alternatives(memo_limit, text=text)))
+    return re.compile(b"(?:" + alternatives + b"){1,%d}" % _REPEAT, re.DOTALL)
 
 
 def _alternatives(memo_limit: int, *, text: bool) -> tuple[bytes, ...]:

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from snapscope.errors import HostileError, MalformedError
+from snapscope.errors import HostileError, InputError, MalformedError
+from snapscope.escaping import escape
 from snapscope.load import RawSnapshot
 from snapscope.model import HOST_DEVICE, AnnotationTable, DeviceTables, EventTable, Snapshot, Stage
 from snapscope.normalise.columns import integers
@@ -39,6 +40,13 @@ def normalise(raw: RawSnapshot) -> Snapshot:
         MalformedError: an entry has an impossible type or value.
         HostileError: shared parts blow the snapshot up beyond what its bytes can hold.
     """
+    try:
+        return _normalise(raw)
+    except InputError as error:
+        raise type(error)(f"{escape(raw.source.name, limit=300)}: {error}") from None
+
+
+def _normalise(raw: RawSnapshot) -> Snapshot:
     notices = NoticeLog(raw.notices)
     is_list = isinstance(raw.value, list)
     value: dict[str, Any] = {"segments": raw.value} if isinstance(raw.value, list) else raw.value

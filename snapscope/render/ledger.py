@@ -68,7 +68,7 @@ def ledger_text(history: DeviceHistory, result: Ledger, page: Page, *, top: int)
 
 def when(at: Moment) -> str:
     """Return `at the peak (event 41,207, 2026-…)`."""
-    names = {"peak": "at the peak", "start": "before the first event", "end": "at the end"}
+    names = {"peak": "at the peak", "start": "before the first event", "end": "at the end", "oom": "at the last OOM"}
     name = names.get(at.label, f"at {at.label}")
     detail = [] if at.label.startswith("event:") else [f"event {format_count(at.event)}"]
     if at.event < 0:
@@ -126,13 +126,17 @@ def write_ladder(page: Page, balance: Balance) -> None:
     unknown = "unknown"
     if balance.outside_bytes is not None:
         cells.append(("+ outside PyTorch", format_bytes(balance.outside_bytes), "CUDA context, NCCL, other processes"))
+    elif balance.capacity_bytes is not None and balance.capacity_bytes < balance.reserved_bytes + (
+        balance.device_free_bytes or 0
+    ):
+        cells.append(("+ outside PyTorch", unknown, "--capacity is smaller than what was seen on the card"))
     elif balance.capacity_bytes is None:
         cells.append(("+ outside PyTorch", unknown, "needs --capacity: the card's size isn't in the file"))
     else:
         cells.append(("+ outside PyTorch", unknown, "only an oom event tells what the driver had free"))
     if balance.device_free_bytes is not None:
         cells.append(("+ device free", format_bytes(balance.device_free_bytes), "what the driver still had"))
-    elif balance.capacity_bytes is not None:
+    elif balance.capacity_bytes is not None and balance.capacity_bytes >= balance.reserved_bytes:
         rest = balance.capacity_bytes - balance.reserved_bytes
         cells.append(("+ device free", unknown, f"with what is outside: {format_bytes(rest)}"))
     if balance.capacity_bytes is not None:

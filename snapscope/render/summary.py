@@ -85,6 +85,7 @@ def _oom(oom: OomFacts) -> dict[str, Any]:
     return {
         "at": moment_of(oom.at),
         "requested_bytes": oom.requested_bytes,
+        "segment_bytes_asked": oom.segment_bytes,
         "device_free_bytes": oom.device_free_bytes,
         "site": safe_text(oom.site),
         "ladder": balance_of(oom.balance),
@@ -111,14 +112,16 @@ def summary_text(history: DeviceHistory, result: Summary, page: Page, *, top: in
     moment = when(result.ledger.at) if history.num_events else "in the final state"
     page.title(f"who holds it {moment}")
     write_rows(page, result.ledger, top=top)
-    page.title(f"the ladder {moment}")
-    write_ladder(page, result.ladder)
+    # Only an oom event tells what the driver had free, so there the ladder reaches further.
+    rungs, place = (result.ooms[-1].balance, "at the last OOM") if result.ooms else (result.ladder, moment)
+    page.title(f"the ladder {place}")
+    write_ladder(page, rungs)
     if history.num_events:
         _write_peaks(page, result)
     page.title("what this file can tell")
     page.table(_coverage_rows(history, result.coverage), align="lf")
-    for place, advice in enumerate(result.coverage.advice):
-        page.line(f"  {'to record more:' if not place else ' ' * 15} {advice}")
+    for number, advice in enumerate(result.coverage.advice):
+        page.line(f"  {' ' * 15 if number else 'to record more:'} {advice}")
     page.notices(history.notices)
     return page.text()
 
@@ -165,7 +168,7 @@ def headline(history: DeviceHistory, result: Summary) -> str:
         last = result.ooms[-1]
         total = f" ({format_count(last.number)} oom events, this is the last)" if last.number > 1 else ""
         return (
-            f"OUT OF MEMORY at event {format_count(last.at.event)}: asked for {format_bytes(last.requested_bytes)} at "
+            f"OUT OF MEMORY at event {format_count(last.at.event)}: asked for {_asked(last)} at "
             f"{last.site}, with {format_bytes(last.balance.requested_bytes)} live and "
             f"{format_bytes(last.balance.reserved_bytes)} reserved{total}"
         )
@@ -179,6 +182,14 @@ def headline(history: DeviceHistory, result: Summary) -> str:
         f"peak {format_bytes(peak.bytes)} requested {place}, {format_bytes(result.ladder.allocated_bytes)} allocated, "
         f"{format_bytes(result.peaks.reserved.bytes)} reserved at most"
     )
+
+
+def _asked(oom: OomFacts) -> str:
+    """Return the request, and the segment that PyTorch's own message names in its place."""
+    request = format_bytes(oom.requested_bytes)
+    if oom.segment_bytes == oom.requested_bytes:
+        return request
+    return f"{request} (a segment of {format_bytes(oom.segment_bytes)})"
 
 
 def _peak_row(name: str, peak: Peak, meaning: str) -> tuple[str, str, str, str]:
@@ -200,7 +211,7 @@ def _oom_row(oom: OomFacts) -> tuple[str, ...]:
 
 def _coverage_rows(history: DeviceHistory, coverage: Coverage) -> list[tuple[str, str]]:
     facts = history.snapshot.format
-    rows = [("  file", f"{_container(history.snapshot.source)}, written by PyTorch {facts.torch_version}")]
+    rows = [("  file", f"{_container(history.snapshot.source)}, written by {_version(facts.torch_version)}")]
     if coverage.num_events:
         span = ""
         if coverage.start_time_us is not None and coverage.end_time_us is not None:
@@ -226,6 +237,10 @@ def _coverage_rows(history: DeviceHistory, coverage: Coverage) -> list[tuple[str
     known = f"{conf}{', expandable_segments on' if settings.expandable_segments and 'expandable' not in conf else ''}"
     rows.append(("  settings", known if settings.known else "not in this file"))
     return rows
+
+
+def _version(version: str) -> str:
+    return "an unknown release of PyTorch" if version == "unknown" else f"PyTorch {version}"
 
 
 def _container(source: Source) -> str:

@@ -28,6 +28,7 @@ def timeline_json(history: DeviceHistory, result: Timeline) -> bytes:
             **head_of(history),
             "num_events": result.num_events,
             "sampled": result.is_sampled,
+            "selection": result.is_selection,
             "capacity_bytes": result.capacity_bytes,
             "events": np.ascontiguousarray(result.events),
             "time_us": [None if time == NO_TIME else time for time in result.time_us.tolist()],

@@ -15,7 +15,7 @@ from snapscope.analyses.timeline import timeline
 from snapscope.errors import UsageError
 from snapscope.history import DeviceHistory
 from snapscope.lifetimes import Context
-from snapscope.opening import load
+from snapscope.opening import load_snapshot
 from tests import builders as b
 from tests.builders import INACTIVE, MIB
 from tests.conftest import fixture_path
@@ -185,7 +185,7 @@ def test_expandable_segments_give_back_whole_granules() -> None:
 
 
 def test_coverage_of_a_late_start() -> None:
-    coverage = find_coverage(DeviceHistory(load(fixture_path("cases/05_history_starts_late/a.pickle"))))
+    coverage = find_coverage(DeviceHistory(load_snapshot(fixture_path("cases/05_history_starts_late/a.pickle"))))
     assert coverage.before_bytes == 943718400
     assert coverage.explained_bytes == 104857600
     assert coverage.before_stack_bytes == 209715200
@@ -206,18 +206,18 @@ def test_coverage_of_a_late_start() -> None:
     ],
 )
 def test_coverage_of_recordings(name: str, head: Head, context: Context) -> None:
-    coverage = find_coverage(DeviceHistory(load(fixture_path(name))))
+    coverage = find_coverage(DeviceHistory(load_snapshot(fixture_path(name))))
     assert (coverage.head, coverage.context) == (head, context)
     assert bool(coverage.advice) == (head is not Head.COMPLETE or context in (Context.NONE, Context.STATE))
 
 
 def test_a_free_stack_that_repeats_the_alloc_says_nothing() -> None:
-    history = DeviceHistory(load(fixture_path("torch-2.0/adamw_fp32")))
+    history = DeviceHistory(load_snapshot(fixture_path("torch-2.0/adamw_fp32")))
     assert (history.lifetimes.free_stack == -1).all()
 
 
 def test_timeline_keeps_the_peak() -> None:
-    history = DeviceHistory(load(fixture_path("torch-2.14/adamw_fp32")))
+    history = DeviceHistory(load_snapshot(fixture_path("torch-2.14/adamw_fp32")))
     whole, part = timeline(history), timeline(history, num_points=20)
     assert len(whole.events) == history.num_events + 1
     assert part.is_sampled

@@ -42,10 +42,10 @@ def steps() -> dict[str, Step]:
     from snapscope.analyses.ledger import By, group_live
     from snapscope.analyses.moments import find_moment
     from snapscope.history import DeviceHistory
-    from snapscope.opening import load
+    from snapscope.opening import load_snapshot
 
     def history(path: Path) -> DeviceHistory:
-        return DeviceHistory(load(path))
+        return DeviceHistory(load_snapshot(path))
 
     def rows_at_peak(path: Path) -> DeviceHistory:
         device = history(path)
@@ -59,7 +59,7 @@ def steps() -> dict[str, Step]:
         return history(path).lifetimes
 
     return {
-        "open": lambda path: load(path),
+        "open": lambda path: load_snapshot(path),
         "open, peak, rows by site": rows_at_peak,
         "the same, exact blocks": block_replay,
         "open, lifetimes": lifetimes,

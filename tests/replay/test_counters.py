@@ -12,7 +12,7 @@ import pytest
 
 from snapscope.history import DeviceHistory
 from snapscope.model import BlockState
-from snapscope.opening import load
+from snapscope.opening import load_snapshot
 from snapscope.replay import size_blocks
 from tests.conftest import fixture_path, read_truth, recordings
 
@@ -54,7 +54,7 @@ def _check_final_blocks(history: DeviceHistory) -> None:
 @pytest.mark.parametrize("name", [*recordings("allocator"), *recordings("runs")])
 def test_counters(name: str) -> None:
     truth = read_truth(name)
-    history = DeviceHistory(load(fixture_path(name)), truth.get("device", 0))
+    history = DeviceHistory(load_snapshot(fixture_path(name)), truth.get("device", 0))
     _check(history, truth, name)
     _check_final_blocks(history)
 
@@ -64,7 +64,7 @@ def test_counters_shared(shared: Path) -> None:
     for path in sorted((shared / "snapshots").rglob("*.truth.json")):
         snapshot = path.with_name(path.name.replace(".truth.json", ".pickle"))
         truth = json.loads(path.read_text())
-        history = DeviceHistory(load(snapshot), truth.get("device", 0))
+        history = DeviceHistory(load_snapshot(snapshot), truth.get("device", 0))
         _check(history, truth, snapshot.as_posix())
         _check_final_blocks(history)
         checked += 1
@@ -74,7 +74,7 @@ def test_counters_shared(shared: Path) -> None:
 def test_public_recordings_replay(shared: Path) -> None:
     """Files by other people's programs: the replay never contradicts itself."""
     for path in sorted((shared / "snapshots" / "public").glob("*.pickle")):
-        snapshot = load(path)
+        snapshot = load_snapshot(path)
         for tables in snapshot.devices:
             history = DeviceHistory(snapshot, tables.device)
             totals, blocks = history.totals, history.block_totals
@@ -89,7 +89,7 @@ def test_the_truth_files_can_fail() -> None:
     """A wrong counter is seen: the comparison above isn't vacuous."""
     name = "allocator/torch-2.14/multi_stream"
     truth = read_truth(name)
-    history = DeviceHistory(load(fixture_path(name)), truth.get("device", 0))
+    history = DeviceHistory(load_snapshot(fixture_path(name)), truth.get("device", 0))
     with pytest.raises(AssertionError):
         _check(history, {**truth, "peak_bytes": truth["peak_bytes"] + 512}, name)
     with gzip.open(fixture_path(name)) as file:

@@ -90,7 +90,7 @@ def test_an_unrelated_pair_changes_nothing_else(seed: int, place: float, size: i
     value = build(600, seed=seed, layers=1)
     trace = value["device_traces"][0]
     at = int(place * len(trace))
-    pair = [
+    pair: list[Raw] = [
         {"action": action, "addr": 0x1000, "size": size, "stream": 0, "frames": []}
         for action in ("alloc", "free_requested", "free_completed")
     ]

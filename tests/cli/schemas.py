@@ -1,0 +1,96 @@
+"""The JSON of every verb as key paths with types: `ledger.rows[].bytes` is an integer."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tests import builders as b
+from tests.builders import MIB
+from tests.cli.running import fixture, succeed
+
+OPAQUE: Final = frozenset(("format.settings",))
+"""Objects whose keys are PyTorch's own."""
+
+# Together they show every key with every type that it can have.
+SOURCES: Final = (
+    ("cases/02_fragmentation_oom/a.pickle", "--capacity 2GiB"),
+    ("cases/05_history_starts_late/a.pickle", ""),
+    ("cases/15_odd_files/no_traces.pickle", "--capacity 2GiB"),
+    ("torch-2.0/oom_forward", "--capacity 1200MiB"),
+    ("runs/oom/pend_in_capture", ""),
+    ("torch-2.14/cuda_graph", "--focus gpt"),
+    ("torch-2.14/no_context", ""),
+    ("torch-2.14/two_gpu", ""),
+)
+EXTRA: Final = {"ledger": ((SOURCES[0][0], "--at oom --capacity 2GiB"),)}
+
+
+def rarities() -> bytes:
+    """Make a snapshot that shows what no recording of ours does.
+
+    A free without its completion, an oom event without the driver's figure, a pool that nothing tells,
+    an unknown key, and pinned host memory.
+    """
+    address = 0x7F0000000000
+    events: list[b.Events] = [
+        b.alloc(address, MIB, frames=[]),
+        b.free_requested(address, MIB, frames=[]),
+        b.alloc(address, MIB, frames=[]),
+        b.free(address + MIB, MIB)[0],
+        b.event("oom", MIB, frames=[]),
+    ]
+    host = b.segment(0x1000, [b.block(4096)], device=0)
+    return pickle.dumps(
+        b.snapshot(
+            traces=[events],
+            segments=[b.segment(address, [b.block(MIB), b.block(MIB, state=b.INACTIVE)])],
+            host_segments=[host],
+            host_traces=[],
+            unknown=1,
+        )
+    )
+
+
+def type_of(value: Any) -> str:
+    names = {
+        bool: "boolean",
+        int: "integer",
+        float: "number",
+        str: "string",
+        list: "array",
+        dict: "object",
+        type(None): "null",
+    }
+    return names[type(value)]
+
+
+def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every key path below a value with what stands there; items of arrays are `path[]`."""
+    if path:
+        yield path, value
+    if isinstance(value, dict) and path not in OPAQUE:
+        for key, child in value.items():
+            yield from walk(child, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for child in value:
+            yield from walk(child, f"{path}[]")
+
+
+def documents(verb: str) -> Iterator[tuple[str, Any]]:
+    """Yield what a verb says about every source, with the command that said it."""
+    for name, options in (*SOURCES, *EXTRA.get(verb, ())):
+        yield f"{verb} {fixture(name)}", succeed(verb, fixture(name), *options.split(), "--json").document()
+    for options in ("", "--device host"):
+        yield f"{verb} stdin", succeed(verb, "-", *options.split(), "--json", stdin=rarities()).document()
+
+
+def schema_of(verb: str) -> dict[str, str]:
+    """Return the types of every key path of a verb, joined by `or`, in order of appearance."""
+    types: dict[str, set[str]] = {}
+    for _, document in documents(verb):
+        for path, value in walk(document):
+            types.setdefault(path, set()).add(type_of(value))
+    order = ["object", "array", "integer", "number", "string", "boolean", "null"]
+    return {path: " or ".join(sorted(found, key=order.index)) for path, found in types.items()}

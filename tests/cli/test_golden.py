@@ -1,0 +1,89 @@
+"""What every verb prints, to the byte. Files are named cli_VERB_WHAT.txt, .json or .csv."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from tests.cli.goldens import GOLDEN, check_golden
+from tests.cli.running import VERBS, fixture, load_json, succeed
+
+FRAGMENTATION: Final = "cases/02_fragmentation_oom/a.pickle"
+STARTS_LATE: Final = "cases/05_history_starts_late/a.pickle"
+STEP_PEAK: Final = "cases/06_step_peak_reconciles/a.pickle"
+NO_TRACES: Final = "cases/15_odd_files/no_traces.pickle"
+HIGH_ADDRESS: Final = "cases/15_odd_files/addr_above_2_63.pickle"
+OOM_FORWARD: Final = "torch-2.14/oom_forward"
+MULTI_STREAM: Final = "torch-2.14/multi_stream"
+CUDA_GRAPH: Final = "torch-2.14/cuda_graph"
+TWO_GPU: Final = "torch-2.14/two_gpu"
+CAPTURE: Final = "runs/oom/pend_in_capture"
+RING: Final = "torch-2.14/ring_overflow"
+
+# Name, fixture, options, and which forms are kept.
+CASES: Final = (
+    ("summary_02", FRAGMENTATION, "", "txt json"),
+    ("summary_02_capacity", FRAGMENTATION, "--capacity 2GiB", "txt"),
+    ("summary_05", STARTS_LATE, "", "txt json"),
+    ("summary_06", STEP_PEAK, "", "txt"),
+    ("summary_no_traces", NO_TRACES, "", "txt json"),
+    ("summary_oom_forward", OOM_FORWARD, "", "txt"),
+    ("summary_capture", CAPTURE, "", "txt"),
+    ("summary_multi_stream_top_5", MULTI_STREAM, "--top 5", "txt"),
+    ("summary_cuda_graph_focus", CUDA_GRAPH, "--focus gpt", "txt json"),
+    ("summary_two_gpu_top_3", TWO_GPU, "--top 3", "txt"),
+    ("summary_ring_overflow_top_3", RING, "--top 3", "txt"),
+    ("ledger_02_oom_capacity", FRAGMENTATION, "--at oom --capacity 2GiB", "txt json"),
+    ("ledger_05", STARTS_LATE, "", "txt"),
+    ("ledger_05_end", STARTS_LATE, "--at end", "txt json csv"),
+    ("ledger_06_by_file", STEP_PEAK, "--by file", "txt json csv"),
+    ("ledger_no_traces", NO_TRACES, "", "txt json"),
+    ("ledger_oom_forward_oom_top_5", OOM_FORWARD, "--at oom --top 5", "txt csv"),
+    ("ledger_oom_forward_ignore", OOM_FORWARD, "--ignore make --top 4", "txt"),
+    ("ledger_capture_oom", CAPTURE, "--at oom --by pool", "txt json"),
+    ("ledger_multi_stream_399_by_stream", MULTI_STREAM, "--at event:399 --by stream", "txt json csv"),
+    ("ledger_cuda_graph_by_pool", CUDA_GRAPH, "--by pool", "txt json csv"),
+    ("ledger_two_gpu_device_0_top_3", TWO_GPU, "--device 0 --top 3", "txt"),
+    ("timeline_02", FRAGMENTATION, "", "txt json csv"),
+    ("timeline_05", STARTS_LATE, "", "txt json csv"),
+    ("timeline_no_traces", NO_TRACES, "", "txt json csv"),
+    ("timeline_oom_forward_capacity", OOM_FORWARD, "--capacity 1200MiB", "txt"),
+    ("timeline_multi_stream_points_20", MULTI_STREAM, "--points 20", "txt json csv"),
+    ("timeline_cuda_graph_focus", CUDA_GRAPH, "--focus gpt --points 10", "txt csv"),
+    ("timeline_two_gpu_device_0", TWO_GPU, "--device 0", "txt"),
+    ("lifetimes_05", STARTS_LATE, "", "txt json csv"),
+    ("lifetimes_06", STEP_PEAK, "", "txt json csv"),
+    ("lifetimes_no_traces", NO_TRACES, "", "txt csv"),
+    ("lifetimes_high_address", HIGH_ADDRESS, "", "txt csv"),
+    ("lifetimes_capture", CAPTURE, "", "txt json csv"),
+    ("lifetimes_oom_forward_focus", OOM_FORWARD, "--focus attention|gpt.py:3", "txt csv"),
+    ("lifetimes_multi_stream_top_5", MULTI_STREAM, "--top 5", "txt"),
+    ("lifetimes_cuda_graph_top_5", CUDA_GRAPH, "--top 5", "txt"),
+    ("lifetimes_two_gpu_device_0_top_3", TWO_GPU, "--device 0 --top 3", "txt"),
+)
+FORM_OPTIONS: Final = {"txt": (), "json": ("--json",), "csv": ("--csv",)}
+PARAMETERS: Final = [
+    pytest.param(name, path, options, form, id=f"{name}.{form}")
+    for name, path, options, forms in CASES
+    for form in forms.split()
+]
+
+
+@pytest.mark.parametrize(("name", "path", "options", "form"), PARAMETERS)
+def test_output_is_golden(name: str, path: str, options: str, form: str) -> None:
+    verb = name.partition("_")[0]
+    ran = succeed(verb, fixture(path), *options.split(), *FORM_OPTIONS[form])
+    if form == "json":
+        load_json(ran.stdout)
+    check_golden(f"cli_{name}.{form}", ran.stdout)
+
+
+def test_no_golden_file_is_left_over() -> None:
+    used = {f"cli_{name}.{form}" for name, _, _, forms in CASES for form in forms.split()}
+    stored = {path.name for verb in VERBS for path in GOLDEN.glob(f"cli_{verb}_*")}
+    assert stored == used
+
+
+def test_golden_files_stay_small() -> None:
+    assert sum(path.stat().st_size for path in GOLDEN.glob("cli_*")) < 300_000

@@ -1,0 +1,165 @@
+"""Pipes, files and terminals: stdout is data, stderr is everything else."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.cli.running import TABLE_VERBS, TEXT_VERBS, environment, fail, fixture, run_process, succeed
+from tests.conftest import ROOT
+
+SMALL: Final = fixture("cases/06_step_peak_reconciles/a.pickle")
+GZIPPED: Final = fixture("torch-2.14/oom_forward")
+BIG: Final = fixture("torch-2.14/kv_cache")
+ANSI: Final = b"\x1b["
+FORMS: Final = [
+    (verb, form) for verb in TEXT_VERBS for form in ("", "--json", "--csv") if (verb, form) != ("summary", "--csv")
+]
+
+
+@pytest.mark.parametrize(("verb", "form"), FORMS)
+def test_output_file_holds_what_stdout_would(verb: str, form: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert succeed(verb, GZIPPED, *form.split(), "-o", str(out)).stdout == b""
+    assert out.read_bytes() == succeed(verb, GZIPPED, *form.split()).stdout
+
+
+@pytest.mark.parametrize("verb", TEXT_VERBS)
+def test_output_file_is_never_overwritten_unasked(verb: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_text("precious", encoding="utf-8")
+    assert fail(2, verb, SMALL, "-o", str(out)) == f"{out} exists: --force overwrites it"
+    assert out.read_text(encoding="utf-8") == "precious"
+    succeed(verb, SMALL, "-o", str(out), "--force")
+    assert out.read_bytes() == succeed(verb, SMALL).stdout
+
+
+def test_a_dangling_link_counts_as_a_file(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "nowhere")
+    fail(2, "summary", SMALL, "-o", str(link))
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_force_needs_no_file(tmp_path: Path) -> None:
+    out = tmp_path / "new"
+    succeed("summary", SMALL, "-o", str(out), "--force")
+    assert out.read_bytes() == succeed("summary", SMALL).stdout
+
+
+def test_an_output_that_cannot_be_is_wrong_use(tmp_path: Path) -> None:
+    assert "can't write" in fail(2, "summary", SMALL, "-o", str(tmp_path / "no" / "out"))
+    assert "can't write" in fail(2, "summary", SMALL, "-o", str(tmp_path), "--force")
+
+
+@pytest.mark.parametrize("verb", TEXT_VERBS)
+def test_stdin_is_a_file_like_any_other(verb: str) -> None:
+    content = Path(GZIPPED).read_bytes()
+    document = succeed(verb, "-", "--json", stdin=content).document()
+    assert document["file"] == "stdin"
+    assert document == {**succeed(verb, GZIPPED, "--json").document(), "file": "stdin"}
+    assert succeed(verb, "-", "--json", stdin=gzip.decompress(content)).document()["device"] == 0
+
+
+def test_stdin_through_a_real_pipe() -> None:
+    ran = run_process("summary", "-", stdin=Path(GZIPPED).read_bytes())
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert b"stdin  device 0" in ran.stdout
+
+
+def test_color_is_asked_for() -> None:
+    plain = succeed("ledger", SMALL)
+    assert ANSI not in plain.stdout
+    assert succeed("ledger", SMALL, "--color", "never").stdout == plain.stdout
+    colored = succeed("ledger", SMALL, "--color", "always").stdout
+    assert ANSI in colored
+    bare = re.sub(rb"\x1b\[[0-9;]*m", b"", colored).split(b"\n")
+    # Blanks may stand before the code that ends a colour.
+    assert [line.rstrip() for line in bare] == plain.stdout.split(b"\n")
+
+
+def test_color_asked_for_outright_beats_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert ANSI in succeed("ledger", SMALL, "--color", "always").stdout
+    assert ANSI not in succeed("ledger", SMALL).stdout
+
+
+@pytest.mark.parametrize("verb", TEXT_VERBS)
+def test_data_is_never_colored(verb: str) -> None:
+    for form in ("--json", "--csv")[: 2 if verb in TABLE_VERBS else 1]:
+        assert succeed(verb, SMALL, form, "--color", "always").stdout == succeed(verb, SMALL, form).stdout
+
+
+@pytest.mark.parametrize("verb", TEXT_VERBS)
+def test_a_pipe_gets_plain_text_in_full_width(verb: str) -> None:
+    ran = run_process(verb, GZIPPED)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert ran.stdout == succeed(verb, GZIPPED).stdout
+    assert b"\x1b" not in ran.stdout
+    assert not [line for line in ran.stdout.split(b"\n") if line.endswith(b" ")]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["lifetimes", BIG, "--json"], ["lifetimes", BIG, "--csv"], ["timeline", BIG, "--exact", "--json"]]
+)
+def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "snapscope", *arguments],
+        cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(1)
+        process.stdout.close()
+        said = process.stderr.read()
+        code = process.wait(timeout=60)
+    assert said == b""
+    assert code in (0, 141)
+
+
+def test_a_reader_that_was_never_there() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb", closefd=True) as stdout:
+        ran = subprocess.run(
+            [sys.executable, "-m", "snapscope", "summary", SMALL],
+            cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, check=False,
+        )  # fmt: skip
+    assert ran.stderr == b""
+    assert ran.returncode in (0, 141)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_full_disk_is_no_bug(form: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "snapscope", "lifetimes", SMALL, *form],
+            cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, check=False,
+        )  # fmt: skip
+    assert ran.returncode == 2
+    assert b"No space left on device" in ran.stderr
+    assert b"bug" not in ran.stderr
+    assert b"Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("arguments", [[SMALL], [SMALL, "--view", "timeline"], ["-"]])
+def test_open_without_a_terminal_names_the_command_that_gives_the_same(arguments: list[str]) -> None:
+    started = time.monotonic()
+    ran = run_process("open", *arguments)
+    assert (ran.returncode, ran.stdout) == (2, b"")
+    assert f"`snapscope summary {arguments[0]}`".encode() in ran.stderr
+    assert time.monotonic() - started < 30
+
+
+def test_the_module_and_the_script_are_the_same() -> None:
+    ran = run_process("--version")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, succeed("--version").stdout, b"")

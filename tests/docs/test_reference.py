@@ -1,0 +1,172 @@
+"""The reference documents say what is there: options, exit codes, moments, keys; and links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import click
+import pytest
+
+from snapscope.analyses.moments import FORMS, find_moment
+from snapscope.cli.root import VERBS
+from snapscope.errors import ExitCode, UsageError
+from snapscope.history import DeviceHistory
+from snapscope.opening import load_snapshot
+from tests.conftest import ROOT, fixture_path
+from tests.docs.pages import PAGES, rows_of, sections_of
+
+CLI: Final = sections_of(ROOT / "docs/reference/cli.md")
+JSON: Final = sections_of(ROOT / "docs/reference/json-schema.md")
+FROZEN: Final[dict[str, dict[str, str]]] = json.loads((ROOT / "tests/golden/cli_schema.json").read_bytes())
+
+
+def quoted(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def documented_options(verb: str) -> dict[str, str]:
+    own = [(cells[0], cells[1]) for cells in rows_of(CLI[verb])]
+    shared = [
+        (cells[0], cells[2]) for cells in rows_of(CLI["Options"]) if cells[1] == "all" or verb in cells[1].split(", ")
+    ]
+    return {quoted(name)[0]: text for name, text in (*own, *shared)}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_its_section_with_all_its_options(verb: str) -> None:
+    assert f"    snapscope {verb} " in CLI[verb]
+    command = import_module(f"snapscope.cli.{verb}").command
+    options = {option.opts[-1]: option for option in command.params if isinstance(option, click.Option)}
+    documented = documented_options(verb)
+    names = {written.split()[0]: written for written in documented}
+    assert set(names) == {*options, "--help"}
+    for name, option in options.items():
+        assert (len(names[name].split()) == 1) == option.is_flag, names[name]
+        values = set(quoted(documented[names[name]]))
+        if isinstance(option.type, click.Choice):
+            assert set(option.type.choices) <= values, name
+        elif isinstance(option.default, int) and not option.is_flag:
+            assert str(option.default) in documented[names[name]], name
+
+
+def test_every_verb_is_in_the_first_table() -> None:
+    rows = rows_of(CLI["Commands"])
+    assert [quoted(cells[0])[0] for cells in rows] == list(VERBS)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for verb in VERBS:
+        assert f"| `snapscope {verb} " in readme
+
+
+def test_exit_codes_are_documented() -> None:
+    assert sorted(int(cells[0]) for cells in rows_of(CLI["Exit codes"])) == sorted(ExitCode)
+
+
+def test_moments_are_documented_and_known() -> None:
+    documented = [quoted(cells[0])[0] for cells in rows_of(CLI["Moments"])]
+    named = re.split(r", | or ", FORMS.removesuffix(" (µs or ISO)"))
+    assert sorted(documented) == sorted(named)
+    history = DeviceHistory(load_snapshot(fixture_path("torch-2.14/oom_forward")))
+    for form in documented:
+        text = form.replace(":N", ":1").replace("time:T", "time:2026-11-29T13:33:17")
+        assert find_moment(history, text).label == text
+    with pytest.raises(UsageError):
+        find_moment(history, "noon")
+
+
+# -------------------------------------------------------------------------------------------- JSON
+
+
+def documented_keys(section: str, prefix: str = "") -> dict[str, set[str]]:
+    """Return key paths with the types that a table gives them; a link stands for the keys of its section."""
+    keys: dict[str, set[str]] = {}
+    for key, types, unit, _ in rows_of(JSON[section]):
+        assert unit in ("", "B", "µs", "event"), (section, key)
+        is_bytes = "bytes" in key.strip("`").removesuffix("[]").split("[].")[-1].split("_") and types != "array"
+        assert is_bytes == (unit == "B"), (section, key)
+        spliced = re.fullmatch(r"\(\[(\w+)\]\(#\w+\)\)", key)
+        if spliced:
+            keys |= documented_keys(spliced[1], prefix)
+            continue
+        path = prefix + quoted(key)[0]
+        shared = re.fullmatch(r"\[(\w+)\]\(#(\w+)\)", types)
+        if shared:
+            assert shared[1] == shared[2]
+            keys[path] = {"object"}
+            keys |= documented_keys(shared[1], f"{path}.")
+        else:
+            keys[path] = set(types.split(" or "))
+    return keys
+
+
+@pytest.mark.parametrize("verb", FROZEN)
+def test_documented_keys_are_the_keys(verb: str) -> None:
+    documented = documented_keys("Common") | documented_keys(verb)
+    frozen = {path: set(types.split(" or ")) for path, types in FROZEN[verb].items()}
+    assert sorted(documented) == sorted(frozen)
+    for path, types in frozen.items():
+        # No recording of ours shows every type that may stand there.
+        assert types <= documented[path], path
+
+
+# -------------------------------------------------------------------------------------------- keys
+
+KEY_NAMES: Final = {
+    "←": "left", "→": "right", "↑": "up", "↓": "down", "+": "plus", "-": "minus", "/": "slash", "?": "question_mark",
+    "Tab": "tab", "Enter": "enter",
+}  # fmt: skip
+
+
+def test_keys_of_the_tutorial_are_bound() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "snapscope/tui").rglob("*.py"))
+    bound = {key for keys in re.findall(r'Binding\(\s*"([^"]+)"', sources) for key in keys.split(",")}
+    section = sections_of(ROOT / "docs/tutorial/first-snapshot.md")["5. Look around"]
+    keys = [key for cells in rows_of(section) for key in quoted(cells[0])]
+    assert len(keys) > 10
+    assert {KEY_NAMES.get(key, key) for key in keys} <= bound
+
+
+# ------------------------------------------------------------------------------------------- links
+
+
+def anchors_of(page: Path) -> set[str]:
+    return {re.sub(r"[^\w\- ]", "", heading.strip("`").lower()).replace(" ", "-") for heading in sections_of(page)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        assert not target.startswith("/"), target
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), target
+        if anchor:
+            assert anchor in anchors_of(there), target
+
+
+def test_every_page_is_reached_from_the_first_one() -> None:
+    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = page.relative_to(ROOT / "docs").as_posix()
+        assert name == "README.md" or f"]({name})" in index, name
+    assert "](docs/README.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_fixtures_that_are_named_are_there() -> None:
+    for page in PAGES:
+        for name in re.findall(r"\bfixtures/[\w./-]+\.(?:pickle\.gz|pickle|json)\b", page.read_text(encoding="utf-8")):
+            assert (ROOT / name).is_file(), (page, name)
+
+
+def test_lines_are_not_too_long() -> None:
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for line in text.split("\n"):
+            assert line.startswith("|") or len(line) <= 120, (page.name, line)
+            assert line == line.rstrip(), (page.name, line)
