@@ -124,7 +124,7 @@ def test_every_command_that_is_written_anywhere_is_right_use(place: str, typed: 
     assert isinstance(command, click.Command)
     if not arguments:
         return
-    with click.Context(root) as parent:
+    with click.Context(root, help_option_names=["-h", "--help"]) as parent:
         context = command.make_context(verb, arguments, parent=parent)
     assert context.params["file"] or context.params["demo"], (place, typed)
 

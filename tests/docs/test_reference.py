@@ -85,7 +85,8 @@ def documented_keys(section: str, prefix: str = "") -> dict[str, set[str]]:
     keys: dict[str, set[str]] = {}
     for key, types, unit, _ in rows_of(JSON[section]):
         assert unit in ("", "B", "µs", "event"), (section, key)
-        is_bytes = "bytes" in key.strip("`").removesuffix("[]").split("[].")[-1].split("_") and types != "array"
+        is_bytes = "bytes" in re.split(r"[._\[\]`]+", key)[-2:] or key.strip("`").endswith("_bytes_asked")
+        is_bytes = is_bytes and types != "array"
         assert is_bytes == (unit == "B"), (section, key)
         spliced = re.fullmatch(r"\(\[(\w+)\]\(#\w+\)\)", key)
         if spliced:
