@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from snapscope.classify.decide import Classification, classify
+from snapscope.classify.material import Material
 from snapscope.errors import UsageError
 from snapscope.lifetimes import Context, LifetimeTable, build_lifetimes, find_context
 from snapscope.model import HOST_DEVICE, DeviceTables, Notice, Snapshot
@@ -97,6 +99,20 @@ class DeviceHistory:
     def sites(self) -> Sites:
         """Sites of the snapshot's stacks."""
         return self._sites if self._sites is not None else Sites(self.snapshot.stacks)
+
+    @cached_property
+    def classification(self) -> Classification:
+        """Category, fine label, evidence and confidence of every row of `lifetimes`."""
+        return classify(
+            Material(
+                snapshot=self.snapshot,
+                tables=self.tables,
+                lifetimes=self.lifetimes,
+                context=self.context,
+                sites=self.sites,
+                requested_bytes=self.totals.requested_bytes,
+            )
+        )
 
     @property
     def notices(self) -> tuple[Notice, ...]:

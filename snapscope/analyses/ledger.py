@@ -13,17 +13,22 @@ import numpy as np
 from snapscope.analyses.cached import split_cached
 from snapscope.analyses.moments import Moment
 from snapscope.analyses.selection import LEFT_OUT_KEY
+from snapscope.classify.fine import FINE_LABELS
+from snapscope.classify.material import Category, Confidence
 from snapscope.history import DeviceHistory
 from snapscope.model import NO_STACK, UNKNOWN_POOL, BoolColumn, Int64Column
 from snapscope.replay import BEFORE
 
 _MAX_LINES: Final = 5
+_WEAK_PART: Final = 10
 _MAX_RIVALS: Final = 50
 
 
 class By(str, Enum):
     """What the rows of a ledger group by."""
 
+    CATEGORY = "category"
+    FINE = "fine"
     SITE = "site"
     FILE = "file"
     STREAM = "stream"
@@ -41,6 +46,8 @@ class LedgerRow:
         lifetimes: their rows in the lifetime table.
         lines: source lines they come from, most bytes first (for sites; at most 5).
         stack: a stack that stands for the row; None where it has none.
+        category: the category of most of its bytes.
+        confidence: the lowest confidence that decided a tenth of its bytes or more.
     """
 
     key: str
@@ -49,6 +56,30 @@ class LedgerRow:
     lifetimes: Int64Column
     lines: tuple[int, ...] = ()
     stack: int | None = None
+    category: Category | None = None
+    confidence: Confidence | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CategoryRow:
+    """Live bytes of one of the five categories.
+
+    Attributes:
+        category: which.
+        bytes: requested bytes of live allocations.
+        num_allocations: how many.
+        confidence_bytes: the same bytes by how sure they are, `Confidence` as index.
+    """
+
+    category: Category
+    bytes: int
+    num_allocations: int
+    confidence_bytes: tuple[int, ...]
+
+    @property
+    def confidence(self) -> Confidence:
+        """The lowest confidence that decided a tenth of the bytes or more."""
+        return _overall(self.confidence_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +108,15 @@ class Balance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Rows of live allocations at a moment; they sum to `balance.requested_bytes`."""
+    """Rows of live allocations at a moment; they sum to `balance.requested_bytes`.
+
+    So do the five `categories`, whatever the rows group by.
+    """
 
     at: Moment
     by: By
     balance: Balance
+    categories: tuple[CategoryRow, ...]
     rows: tuple[LedgerRow, ...]
 
 
@@ -106,6 +141,7 @@ def ledger(
         at=at,
         by=by,
         balance=balance(history, at, capacity_bytes=capacity_bytes),
+        categories=sum_categories(history, history.lifetimes.live_at(at.event)),
         rows=group_live(history, at, by=by, selection=selection),
     )
 
@@ -149,8 +185,8 @@ def group_live(
     """
     rows = history.lifetimes.live_at(at.event)
     if selection is None:
-        return _group_rows(history, rows, by)
-    grouped = _group_rows(history, rows[selection[rows]], by)
+        return _categorise(history, _group_rows(history, rows, by))
+    grouped = _categorise(history, _group_rows(history, rows[selection[rows]], by))
     left_out = rows[~selection[rows]]
     if not len(left_out):
         return grouped
@@ -162,12 +198,61 @@ def group_live(
 def _group_rows(history: DeviceHistory, rows: Int64Column, by: By) -> tuple[LedgerRow, ...]:
     if not len(rows):
         return ()
+    if by is By.CATEGORY:
+        return _group(
+            history, rows, history.classification.category[rows].astype(np.int64), lambda number: Category(number).label
+        )
+    if by is By.FINE:
+        return _group_by_fine(history, rows)
     if by is By.STREAM:
         streams = history.lifetimes.stream[rows]
         return _group(history, rows, streams, lambda stream: f"stream {_stream_name(stream)}")
     if by is By.POOL:
         return _group(history, rows, history.lifetimes.pool[rows].astype(np.int64), lambda p: pool_name(history, p))
     return _group_by_site(history, rows, by)
+
+
+def sum_categories(history: DeviceHistory, rows: Int64Column) -> tuple[CategoryRow, ...]:
+    """Sum the requested bytes of some allocations by category, all five, in their usual order."""
+    sizes = history.lifetimes.requested_bytes[rows]
+    category = history.classification.category[rows]
+    sure = np.zeros((len(Category), len(Confidence)), np.int64)
+    np.add.at(sure, (category, history.classification.confidence[rows]), sizes)
+    counts = np.bincount(category, minlength=len(Category))
+    return tuple(
+        CategoryRow(
+            category=each,
+            bytes=int(sure[each].sum()),
+            num_allocations=int(counts[each]),
+            confidence_bytes=tuple(sure[each].tolist()),
+        )
+        for each in Category
+    )
+
+
+def _categorise(history: DeviceHistory, rows: tuple[LedgerRow, ...]) -> tuple[LedgerRow, ...]:
+    """Give every row the category of most of its bytes, and how sure that is."""
+    out = []
+    for row in rows:
+        found = max(sum_categories(history, row.lifetimes), key=lambda each: each.bytes)
+        out.append(replace(row, category=found.category, confidence=found.confidence))
+    return tuple(out)
+
+
+def _overall(confidence_bytes: tuple[int, ...]) -> Confidence:
+    total = sum(confidence_bytes)
+    weak = (level for level in Confidence if confidence_bytes[level] * _WEAK_PART >= total > 0)
+    return next(weak, Confidence.NONE)
+
+
+def _group_by_fine(history: DeviceHistory, rows: Int64Column) -> tuple[LedgerRow, ...]:
+    """Group by category and fine label: `optimizer_state/exp_avg`."""
+    kinds = history.classification
+    keys = kinds.category[rows].astype(np.int64) * len(FINE_LABELS) + kinds.fine[rows]
+    return _group(
+        history, rows, keys,
+        lambda key: f"{Category(key // len(FINE_LABELS)).label}/{FINE_LABELS[key % len(FINE_LABELS)]}",
+    )  # fmt: skip
 
 
 def pool_name(history: DeviceHistory, pool: int) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from snapscope.classify.material import Category
 from snapscope.history import DeviceHistory
 from snapscope.model import NO_TIME, BoolColumn, Int64Column
 from snapscope.replay import sum_live_and_pending
@@ -23,6 +24,7 @@ class Timeline:
         events: event indices (−1 = before the first).
         time_us: their times; −1 where unknown.
         requested_bytes, allocated_bytes, pending_bytes, reserved_bytes: state after each.
+        category_bytes: requested bytes by category, shape (5, points).
     """
 
     num_events: int
@@ -35,6 +37,7 @@ class Timeline:
     allocated_bytes: Int64Column
     pending_bytes: Int64Column
     reserved_bytes: Int64Column
+    category_bytes: Int64Column
 
 
 def timeline(
@@ -74,6 +77,19 @@ def timeline(
         allocated_bytes=allocated[chosen],
         pending_bytes=pending[chosen],
         reserved_bytes=reserved[chosen],
+        category_bytes=_category_curves(history, selection)[:, chosen],
+    )
+
+
+def _category_curves(history: DeviceHistory, selection: BoolColumn | None) -> Int64Column:
+    """Return requested bytes by category after every event; they sum to the requested curve."""
+    sizes, category = history.lifetimes.requested_bytes, history.classification.category
+    counted = sizes if selection is None else np.where(selection, sizes, 0)
+    return np.stack(
+        [
+            sum_live_and_pending(history.pairing, np.where(category == each, counted, 0), history.num_events)[0]
+            for each in Category
+        ]
     )
 
 

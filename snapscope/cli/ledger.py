@@ -24,7 +24,7 @@ from snapscope.cli.options import (
 @click.option("--at", default="peak", metavar="MOMENT",
               help="peak, peak-allocated, peak-active, peak-reserved, oom, oom:N, start, end, event:N or "
               "time:T (µs or ISO). [default: peak]")  # fmt: skip
-@click.option("--by", type=click.Choice(["site", "file", "stream", "pool"]), default="site",
+@click.option("--by", type=click.Choice(["category", "fine", "site", "file", "stream", "pool"]), default="site",
               help="What to group by. [default: site]")  # fmt: skip
 @frame_options
 @output_options(csv=True)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from snapscope.analyses.ledger import Balance, Ledger, LedgerRow
+from snapscope.analyses.ledger import Balance, By, CategoryRow, Ledger, LedgerRow
 from snapscope.analyses.moments import Moment, format_time
 from snapscope.analyses.selection import LEFT_OUT_KEY
+from snapscope.classify.material import Confidence
 from snapscope.history import DeviceHistory
 from snapscope.render.jsonable import balance_of, dump, dump_csv, head_of, moment_of, safe_text
 from snapscope.render.page import Page, cut_rows, device_line
 from snapscope.units import count_of, format_bytes, format_count, format_share
 
-COLUMNS: Final = ("key", "bytes", "num_allocations", "share", "lines")
+COLUMNS: Final = ("key", "bytes", "num_allocations", "share", "category", "confidence", "lines")
 
 
 def ledger_json(history: DeviceHistory, result: Ledger) -> bytes:
@@ -27,7 +28,20 @@ def ledger_document(result: Ledger) -> dict[str, Any]:
         "at": moment_of(result.at),
         "by": result.by.value,
         **balance_of(result.balance),
-        "categories": None,
+        "categories": {row.category.label: row.bytes for row in result.categories},
+        "category_rows": [
+            {
+                "category": row.category.label,
+                "bytes": row.bytes,
+                "num_allocations": row.num_allocations,
+                "confidence": row.confidence.label,
+                "high_bytes": row.confidence_bytes[Confidence.HIGH],
+                "medium_bytes": row.confidence_bytes[Confidence.MEDIUM],
+                "low_bytes": row.confidence_bytes[Confidence.LOW],
+                "none_bytes": row.confidence_bytes[Confidence.NONE],
+            }
+            for row in result.categories
+        ],
         "rows": list(_rows(result)),
     }
 
@@ -45,6 +59,8 @@ def _rows(result: Ledger) -> Iterator[dict[str, Any]]:
             "bytes": row.bytes,
             "num_allocations": row.num_allocations,
             "share": round(row.bytes / whole, 6) if whole else 0.0,
+            "category": row.category.label if row.category is not None else None,
+            "confidence": row.confidence.label if row.confidence is not None else None,
             "lines": list(row.lines),
         }
 
@@ -58,6 +74,9 @@ def ledger_text(history: DeviceHistory, result: Ledger, page: Page, *, top: int)
         style="bold",
     )
     page.line(device_line(history))
+    if result.by is not By.CATEGORY:
+        page.title("by category")
+        write_categories(page, result)
     page.title(f"who holds it, by {result.by.value}")
     write_rows(page, result, top=top)
     page.title("and the rest of what is reserved")
@@ -78,6 +97,33 @@ def when(at: Moment) -> str:
     return f"{name} ({', '.join(detail)})" if detail else name
 
 
+def write_categories(page: Page, result: Ledger) -> None:
+    """Write the five categories with how sure they are; they sum to the requested bytes."""
+    whole = result.balance.requested_bytes
+    cells = [
+        (
+            format_bytes(row.bytes),
+            format_share(row.bytes, whole),
+            format_count(row.num_allocations),
+            f"{row.category.label[0].upper()} {row.category.label}",
+            _sureness(row),
+        )
+        for row in result.categories
+    ]
+    count = sum(row.num_allocations for row in result.categories)
+    cells.append((format_bytes(whole), format_share(whole, whole), format_count(count), "= requested", ""))
+    page.table(cells, align="rrrlf", header=("bytes", "share", "count", "category", "how sure"))
+
+
+def _sureness(row: CategoryRow) -> str:
+    """Return `high`, or `high, 1.20 GiB medium` where some bytes are less sure."""
+    if not row.bytes:
+        return ""
+    parts = [(level, row.confidence_bytes[level]) for level in reversed(Confidence) if row.confidence_bytes[level]]
+    best, *rest = parts
+    return ", ".join([best[0].label, *(f"{format_bytes(size)} {level.label}" for level, size in rest)])
+
+
 def write_rows(page: Page, result: Ledger, *, top: int) -> None:
     """Write the rows and what was left out; they sum to the requested bytes."""
     whole = result.balance.requested_bytes
@@ -88,16 +134,23 @@ def write_rows(page: Page, result: Ledger, *, top: int) -> None:
     last = [row for row in result.rows if row.key == LEFT_OUT_KEY]
     rows = result.rows[: len(result.rows) - len(last)]
     shown, rest = cut_rows([(row.bytes, row.num_allocations) for row in rows], top)
-    cells = [_cells(row.bytes, row.num_allocations, whole, _key(row)) for row in rows[:shown]]
+    cells = [_cells(row.bytes, row.num_allocations, whole, _key(row), _letter(row)) for row in rows[:shown]]
     if rest is not None:
         cells.append(_cells(*rest, whole, f"({count_of(len(rows) - shown, 'more row')}: --top 0 shows all)"))
     cells += [_cells(row.bytes, row.num_allocations, whole, row.key) for row in last]
     cells.append(_cells(whole, sum(row.num_allocations for row in result.rows), whole, "= requested"))
-    page.table(cells, align="rrrf", header=("bytes", "share", "count", result.by.value))
+    page.table(cells, align="rrrlf", header=("bytes", "share", "count", "", result.by.value))
 
 
-def _cells(num_bytes: int, number: int, whole: int, key: str) -> tuple[str, str, str, str]:
-    return format_bytes(num_bytes), format_share(num_bytes, whole), format_count(number), key
+def _cells(num_bytes: int, number: int, whole: int, key: str, letter: str = "") -> tuple[str, ...]:
+    return format_bytes(num_bytes), format_share(num_bytes, whole), format_count(number), letter, key
+
+
+def _letter(row: LedgerRow) -> str:
+    """Return the category's letter, with a question mark where it is a guess."""
+    if row.category is None or row.confidence is None:
+        return ""
+    return row.category.label[0].upper() + ("?" if row.confidence <= Confidence.LOW else "")
 
 
 def _key(row: LedgerRow) -> str:

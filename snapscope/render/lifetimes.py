@@ -8,6 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from snapscope.analyses.ledger import pool_name
+from snapscope.classify.evidence import Evidence
+from snapscope.classify.fine import FINE_LABELS
+from snapscope.classify.material import CATEGORY_LABELS, Confidence
 from snapscope.history import DeviceHistory
 from snapscope.model import UNKNOWN_POOL, Int64Column
 from snapscope.render.jsonable import device_of, dump_csv, dump_rows, head_of, safe_text
@@ -35,19 +38,22 @@ def lifetimes_csv(history: DeviceHistory, rows: Int64Column) -> Iterator[bytes]:
 
 
 def _documents(history: DeviceHistory, rows: Int64Column) -> Iterator[dict[str, Any]]:
-    table, blocks = history.lifetimes, history.blocks
+    table, blocks, kinds = history.lifetimes, history.blocks, history.classification
     pools = [*map(list, history.snapshot.pools)]
     sites: dict[tuple[int, bool], str] = {}
     device = device_of(history.device)
+    confidences = [level.label for level in Confidence]
+    evidences = [evidence.name.lower() for evidence in Evidence]
     for low in range(0, len(rows), _CHUNK):
         part = rows[low : low + _CHUNK]
         columns = (
-            table.birth_event, table.addr, table.requested_bytes, blocks.block_bytes, blocks.is_exact,
-            table.free_requested_event, table.free_completed_event, table.stream, table.pool, table.alloc_stack,
+            table.birth_event, table.addr, table.requested_bytes, blocks.block_bytes, blocks.is_exact, kinds.category,
+            kinds.fine, kinds.confidence, kinds.evidence, table.free_requested_event, table.free_completed_event,
+            table.stream, table.pool, table.alloc_stack,
         )  # fmt: skip
-        for birth, addr, requested, block, exact, asked, done, stream, pool, stack in zip(
-            *(column[part].tolist() for column in columns), strict=True
-        ):
+        for values in zip(*(column[part].tolist() for column in columns), strict=True):
+            birth, addr, requested, block, exact, category, fine, confidence, evidence, *life = values
+            asked, done, stream, pool, stack = life
             key = (stack, birth == BEFORE)
             if key not in sites:
                 sites[key] = safe_text(history.sites.of_stack(stack, is_before=key[1]).label)
@@ -58,10 +64,10 @@ def _documents(history: DeviceHistory, rows: Int64Column) -> Iterator[dict[str, 
                 "requested_bytes": requested,
                 "block_bytes": block,
                 "block_exact": exact,
-                "category": None,
-                "fine": None,
-                "confidence": None,
-                "evidence": None,
+                "category": CATEGORY_LABELS[category],
+                "fine": FINE_LABELS[fine],
+                "confidence": confidences[confidence],
+                "evidence": evidences[evidence],
                 "free_requested_event": asked,
                 "free_completed_event": done,
                 "stream": stream,

@@ -12,7 +12,7 @@ from snapscope.history import DeviceHistory
 from snapscope.lifetimes import Context
 from snapscope.model import Source
 from snapscope.render.jsonable import balance_of, device_of, dump, head_of, moment_of, safe_text
-from snapscope.render.ledger import ledger_document, when, write_ladder, write_rows
+from snapscope.render.ledger import ledger_document, when, write_categories, write_ladder, write_rows
 from snapscope.render.page import Page, device_line
 from snapscope.units import count_of, format_bytes, format_count, format_share
 
@@ -110,7 +110,9 @@ def summary_text(history: DeviceHistory, result: Summary, page: Page, *, top: in
         page.table([_oom_row(oom) for oom in result.ooms], align="lrrrrf",
                    header=("", "asked for", "device free", "reserved", "live", "by"))  # fmt: skip
     moment = when(result.ledger.at) if history.num_events else "in the final state"
-    page.title(f"who holds it {moment}")
+    page.title(f"by category {moment}")
+    write_categories(page, result.ledger)
+    page.title("who holds it")
     write_rows(page, result.ledger, top=top)
     # Only an oom event tells what the driver had free, so there the ladder reaches further.
     rungs, place = (result.ooms[-1].balance, "at the last OOM") if result.ooms else (result.ladder, moment)

@@ -9,13 +9,16 @@ import numpy as np
 
 from snapscope.analyses.moments import format_time
 from snapscope.analyses.timeline import Timeline
+from snapscope.classify.material import CATEGORY_LABELS
 from snapscope.history import DeviceHistory
 from snapscope.model import NO_TIME, Int64Column
 from snapscope.render.jsonable import dump, dump_csv, head_of
 from snapscope.render.page import Page, device_line
 from snapscope.units import format_bytes, format_count
 
-COLUMNS: Final = ("event", "time_us", "requested_bytes", "allocated_bytes", "pending_bytes", "reserved_bytes")
+COLUMNS: Final = (
+    "event", "time_us", "requested_bytes", "allocated_bytes", "pending_bytes", "reserved_bytes", *CATEGORY_LABELS
+)  # fmt: skip
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 _HEIGHT: Final = 12
 _LABEL_WIDTH: Final = 11
@@ -36,7 +39,10 @@ def timeline_json(history: DeviceHistory, result: Timeline) -> bytes:
             "allocated_bytes": np.ascontiguousarray(result.allocated_bytes),
             "pending_bytes": np.ascontiguousarray(result.pending_bytes),
             "reserved_bytes": np.ascontiguousarray(result.reserved_bytes),
-            "categories": None,
+            "categories": {
+                label: np.ascontiguousarray(values)
+                for label, values in zip(CATEGORY_LABELS, result.category_bytes, strict=True)
+            },
         }
     )
 
@@ -46,6 +52,7 @@ def timeline_csv(result: Timeline) -> Iterator[bytes]:
     columns = (
         result.events, result.time_us, result.requested_bytes, result.allocated_bytes, result.pending_bytes,
         result.reserved_bytes,
+        *result.category_bytes,
     )  # fmt: skip
     rows: Iterator[dict[str, Any]] = (
         dict(zip(COLUMNS, (values[0], None if values[1] == NO_TIME else values[1], *values[2:]), strict=True))

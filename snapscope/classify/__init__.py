@@ -1,0 +1,1 @@
+"""Which of the five categories each allocation is in, and how that is known."""

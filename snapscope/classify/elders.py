@@ -1,0 +1,176 @@
+"""Passes over what is older than the work or than the history."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from snapscope.classify.draft import Draft, pad
+from snapscope.classify.evidence import Evidence
+from snapscope.classify.held import sizes_by_order
+from snapscope.classify.material import CATEGORY_LABELS, Category
+from snapscope.classify.stacks import StackPhase
+from snapscope.model import BoolColumn, Int8Column, Int64Column
+from snapscope.sites import FrameKind
+
+_SET_SHARE: Final = 0.5
+_BUFFER_SHARE: Final = 0.1
+
+
+def decide_user_tensors(draft: Draft) -> None:
+    """What the user's code made before the work began and kept: parameters, copies, states.
+
+    Sets of tensors are recognised by their sizes: gradients repeat the parameters' one for one.
+    """
+    kept = draft.user & (draft.birth < draft.first_work) & (draft.death > draft.first_work) & (draft.size > 0)
+    if draft.spans.is_positional or not kept.any():
+        return
+    constructed = (draft.category == Category.PARAMETER) & (draft.evidence == Evidence.CONSTRUCTED)
+    has_state = np.unique(draft.size[draft.category == Category.OPTIMIZER_STATE])
+    sizes, counts = np.unique(draft.size[constructed], return_counts=True)
+    model = np.union1d(draft.gradient_sizes, sizes)
+    model_bytes = int((draft.gradient_sizes * draft.gradient_counts).sum()) or int((sizes * counts).sum())
+    # How many of the parameters that train were not built by a module.
+    missing = dict(zip(draft.gradient_sizes.tolist(), draft.gradient_counts.tolist(), strict=True))
+    for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
+        if size in missing:
+            missing[size] = max(missing[size] - count, 0)
+    stays = draft.is_alive | (
+        draft.death > pad(draft.spans.backward_end, draft.num_events)[min(1, draft.num_backwards)]
+    )
+    rows = np.flatnonzero(kept)
+    stacks = draft.stack[rows]
+    for stack in stacks[np.sort(np.unique(stacks, return_index=True)[1])].tolist():
+        own = rows[stacks == stack]
+        hits = own[np.isin(draft.size[own], model)]
+        quota = np.array([missing.get(size, 0) for size in draft.size[hits].tolist()], np.int64)
+        is_parameter = sizes_by_order(draft, hits) < quota
+        parameters, rest = hits[is_parameter], hits[~is_parameter]
+        for size in draft.size[parameters].tolist():
+            missing[size] -= 1
+        _put(draft, parameters, Category.PARAMETER, Evidence.USER_PARAMETER)
+        is_set = int(draft.size[hits].sum()) >= _SET_SHARE * model_bytes > 0
+        in_init = _is_init(draft, stack)
+        if is_set:
+            copied = np.isin(draft.size[rest], has_state)
+            _put(draft, rest[copied], Category.PARAMETER, Evidence.USER_COPY)
+            _put(draft, rest[~copied], Category.OPTIMIZER_STATE, Evidence.USER_STATE)
+        elif len(rest) >= 2 and draft.count_of(draft.size[rest]).all():
+            _put(draft, rest, Category.OPTIMIZER_STATE, Evidence.USER_STATE)
+        else:
+            _put_kept(draft, rest, stays, in_init=in_init, model_bytes=model_bytes)
+        others = own[~np.isin(draft.size[own], model)]
+        doubled = others[np.isin(draft.size[others] // 2, model) & (draft.size[others] % 2 == 0)]
+        if len(doubled) >= 2 and int(draft.size[doubled].sum()) >= _SET_SHARE * 2 * model_bytes > 0:
+            _put(draft, doubled, Category.OPTIMIZER_STATE, Evidence.MASTER_WEIGHT)
+            others = np.setdiff1d(others, doubled)
+        _put_kept(draft, others, stays, in_init=in_init, model_bytes=model_bytes)
+    made = (draft.category == Category.PARAMETER) & kept
+    if made.any():
+        draft.parameter_sizes = np.union1d(draft.parameter_sizes, draft.size[made])
+
+
+def _put(draft: Draft, rows: Int64Column, category: Category, evidence: Evidence) -> None:
+    draft.category[rows] = category
+    draft.evidence[rows] = evidence
+
+
+def _put_kept(draft: Draft, rows: Int64Column, stays: BoolColumn, *, in_init: bool, model_bytes: int) -> None:
+    """Single tensors: a small one made by an `__init__` is a buffer; else data that is kept."""
+    rows = rows[stays[rows] & ~draft.freed_by_backward[rows]]
+    small = draft.size[rows] <= _BUFFER_SHARE * model_bytes
+    if in_init:
+        _put(draft, rows[small], Category.PARAMETER, Evidence.USER_BUFFER)
+        rows = rows[~small]
+    _put(draft, rows, Category.TEMPORARY, Evidence.KEPT_FOR_LONG)
+
+
+def _is_init(draft: Draft, stack: int) -> bool:
+    """Tell whether the user's `__init__` stands in a stack."""
+    stacks, sites = draft.material.snapshot.stacks, draft.material.sites
+    frames = stacks.frames_of(stack).tolist() if stack > 0 else []
+    return any(sites.kind_of(f) is FrameKind.USER and stacks.function_of(f) == "__init__" for f in frames)
+
+
+def decide_elders(draft: Draft) -> None:
+    """What is older than the history: by its own frames, by what freed it, by pairing sizes."""
+    elder = ~draft.is_born
+    if not elder.any():
+        return
+    table = draft.material.lifetimes
+    freed = elder & ~draft.is_alive
+    known = draft.has_stack & elder
+    draft.put(elder, Category.PARAMETER, Evidence.BEFORE_DEFAULT)
+    for phase, category in (
+        (StackPhase.OPTIMIZER, Category.OPTIMIZER_STATE),
+        (StackPhase.CONSTRUCT, Category.PARAMETER),
+        (StackPhase.BACKWARD, Category.GRADIENT),
+    ):
+        draft.put(known & (draft.phase == phase), category, Evidence.BEFORE_OWN_FRAMES)
+    settled = known & np.isin(draft.phase, (StackPhase.OPTIMIZER, StackPhase.CONSTRUCT, StackPhase.BACKWARD))
+    by_zero = freed & ~settled & (draft.free_phase == StackPhase.ZERO_GRAD)
+    draft.put(by_zero, Category.GRADIENT, Evidence.BEFORE_FREED_BY)
+    by_backward = freed & (draft.free_phase == StackPhase.BACKWARD) & ~(known & (draft.phase == StackPhase.BACKWARD))
+    draft.put(by_backward, Category.ACTIVATION, Evidence.BEFORE_FREED_BY)
+
+    sites = draft.material.sites
+    own_lines = _majority(draft.stack[draft.is_born], draft.size[draft.is_born], draft.category[draft.is_born])
+    for row in np.flatnonzero(known & ~settled).tolist():
+        seen = own_lines.get(int(draft.stack[row]))
+        if seen is not None:
+            category = Category(seen)
+        elif draft.is_alive[row] and draft.phase[row] == StackPhase.USER and draft.has_model_size[row]:
+            category = Category.OPTIMIZER_STATE
+        else:
+            category = Category.TEMPORARY
+        draft.category[row], draft.evidence[row] = category, Evidence.BEFORE_OWN_FRAMES
+    others = np.flatnonzero(freed & ~known & ~by_zero & ~by_backward)
+    if len(others):
+        # What a line frees in the history tells what it freed at first; temporaries can't be so old.
+        lived = np.flatnonzero(draft.is_born & ~draft.is_alive & (table.free_stack > 0))
+        lived = lived[
+            (draft.category[lived] != Category.TEMPORARY) & np.isin(table.free_stack[lived], table.free_stack[others])
+        ]
+        lines = np.array([sites.of_stack(int(s)).number for s in table.free_stack[lived].tolist()], np.int64)
+        freers = _majority(lines, draft.size[lived], draft.category[lived])
+        has_size = draft.has_model_size
+        for row in others.tolist():
+            line = sites.of_stack(int(table.free_stack[row])).number if table.free_stack[row] > 0 else -1
+            fallback = Category.OPTIMIZER_STATE if has_size[row] and line >= 0 else Category.TEMPORARY
+            draft.category[row] = freers.get(line, fallback)
+            draft.evidence[row] = Evidence.BEFORE_FREED_BY
+    _pair_elders(draft, elder & ~known & draft.is_alive, by_zero)
+    draft.put(elder & draft.workspace, Category.TEMPORARY, Evidence.WORKSPACE)
+
+
+def _majority(keys: Int64Column, sizes: Int64Column, categories: Int8Column) -> dict[int, int]:
+    """Return, per key, the category of most bytes."""
+    distinct, place = np.unique(keys, return_inverse=True)
+    weight = np.zeros((len(distinct), len(CATEGORY_LABELS)), np.int64)
+    np.add.at(weight, (place, categories.astype(np.int64)), sizes)
+    return dict(zip(distinct.tolist(), weight.argmax(axis=1).tolist(), strict=True))
+
+
+def _pair_elders(draft: Draft, stays: BoolColumn, gradients: BoolColumn) -> None:
+    """Old blocks without frames: of each gradient's size the lowest addresses are parameters.
+
+    Twins of equal size may be exchanged, but the sums by category are right.
+    """
+    counts = dict(zip(draft.gradient_sizes.tolist(), draft.gradient_counts.tolist(), strict=True))
+    sizes, number = np.unique(draft.size[gradients], return_counts=True)
+    for size, count in zip(sizes.tolist(), number.tolist(), strict=True):
+        counts[size] = max(counts.get(size, 0), count)
+    addr = draft.material.lifetimes.addr
+    rows = np.flatnonzero(stays)
+    seen: dict[int, int] = {}
+    for row in rows[np.argsort(addr[rows], kind="stable")].tolist():
+        size = int(draft.size[row])
+        if counts.get(size):
+            draft.evidence[row] = Evidence.BEFORE_BY_SIZE
+            if seen.get(size, 0) >= counts[size]:
+                draft.category[row] = Category.OPTIMIZER_STATE
+            seen[size] = seen.get(size, 0) + 1
+        elif size % 2 == 0 and counts.get(size // 2):
+            draft.category[row] = Category.OPTIMIZER_STATE
+            draft.evidence[row] = Evidence.BEFORE_BY_SIZE

@@ -1,0 +1,285 @@
+"""Passes over what outlives its phase: held results and inputs, hand-written updates, cuts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from snapscope.classify.draft import Draft, pad
+from snapscope.classify.evidence import Evidence
+from snapscope.classify.material import Category
+from snapscope.classify.rules import Role
+from snapscope.classify.stacks import StackPhase
+from snapscope.model import BoolColumn, Int64Column
+
+_NEAR_RANKS: Final = 12
+_LOSS_RANKS: Final = 40
+_MIN_KEPT_STACKS: Final = 8
+_LAST_RANKS: Final = 6
+_RESULT_BYTES: Final = 1 << 16
+_REPLACE_EVENTS: Final = 60
+_TRAINING_SHARE: Final = 0.3
+
+
+def mark_updates(draft: Draft) -> None:
+    """Find the user's lines between a backward and the next forward: hand-written updates.
+
+    A line that also ran before the first backward loads data or computes; it updates nothing.
+    """
+    first_backward = int(pad(draft.spans.backward_start, draft.num_events + 1)[0])
+    early = np.unique(draft.stack[draft.user & draft.has_stack & (draft.birth < first_backward)])
+    draft.is_early = np.isin(draft.stack, early)
+    last_work = pad(draft.work, -1)[np.searchsorted(draft.work, draft.birth, side="right") - 1]
+    last_backward = np.where(draft.next > 0, pad(draft.spans.backward_end, -1)[np.maximum(draft.next - 1, 0)], -1)
+    draft.is_update = (
+        draft.user & (draft.next > 0) & (last_backward > last_work) & ~draft.is_early & ~draft.forward_stack
+    )
+    if draft.spans.is_positional:
+        draft.is_update[:] = False
+
+
+def decide_held(draft: Draft) -> None:
+    """What forward or the user made before a backward, and a variable held past it."""
+    members = draft.forward | draft.user
+    held = members & (draft.next < draft.num_backwards) & (draft.death > draft.next_end)
+    if draft.spans.is_positional:
+        _decide_held_by_position(draft, held)
+        return
+    results = held & (draft.forward | draft.forward_stack) & ~draft.is_update
+    beside = results & draft.forward & _has_saved_twin(draft, results)
+    draft.put(results, Category.ACTIVATION, Evidence.HELD_NOTHING_ELSE_SAVED)
+    draft.put(beside, Category.TEMPORARY, Evidence.HELD_BESIDE_SAVED)
+    draft.put(_kept_by_graph(draft, results), Category.ACTIVATION, Evidence.GRAPH_KEPT)
+    draft.put(held & draft.has_role(Role.KV_CACHE), Category.ACTIVATION, Evidence.KV_CACHE)
+
+    inputs = held & draft.user & ~draft.forward_stack & ~draft.is_update
+    after_next = pad(draft.spans.backward_end, draft.num_events + 1)[np.minimum(draft.next + 1, draft.num_backwards)]
+    draft.put(inputs, Category.ACTIVATION, Evidence.INPUT_HELD)
+    draft.put(inputs & (draft.death > after_next), Category.TEMPORARY, Evidence.KEPT_FOR_LONG)
+    forward = draft.spans.forward_events
+    if len(forward):
+        last = pad(forward, -1)[np.searchsorted(forward, draft.next_start, side="left") - 1]
+        small = draft.size <= _RESULT_BYTES
+        draft.put(inputs & (draft.birth > last) & (last >= 0) & small, Category.TEMPORARY, Evidence.RESULT_HELD)
+
+
+def _decide_held_by_position(draft: Draft, held: BoolColumn) -> None:
+    """Without stacks: what is older than the first backward and stays is a parameter."""
+    ends = draft.spans.backward_end
+    draft.put(held, Category.TEMPORARY, Evidence.POSITION_ONLY)
+    if len(ends):
+        stays = draft.is_alive | (draft.death > ends[-1])
+        old = draft.user & (draft.birth < draft.spans.backward_start[0]) & (draft.death > ends[0]) & stays
+        draft.put(old, Category.PARAMETER, Evidence.POSITION_ONLY)
+
+
+def _has_saved_twin(
+    draft: Draft, results: BoolColumn, *, saved: BoolColumn | None = None, loss_only: bool = False
+) -> BoolColumn:
+    """Tell which held results have a saved block of their size born right after them.
+
+    log_softmax saves its own result, so logits that a variable holds weren't saved. Under
+    autocast the twin has twice or half the size.
+    """
+    by_rank = np.argsort(draft.rank + np.where(draft.forward | draft.user, 0, len(draft.rank)), kind="stable")
+    num = int(np.count_nonzero(draft.forward | draft.user))
+    unfinished = draft.is_alive & draft.spans.ends_in_backward & (draft.next == draft.num_backwards - 1)
+    saved = draft.freed_by_backward | unfinished if saved is None else saved
+    is_loss = draft.has_role(Role.LOSS)
+    rows = np.flatnonzero(results)
+    found = np.zeros(len(draft.rank), bool)
+    for distance in range(-_LOSS_RANKS, _LOSS_RANKS + 1):
+        place = draft.rank[rows] + distance
+        inside = (place >= 0) & (place < num) & (distance != 0)
+        twin = by_rank[np.clip(place, 0, max(num - 1, 0))]
+        sizes = draft.size[rows]
+        same = (draft.size[twin] == sizes) | (draft.size[twin] == 2 * sizes) | (2 * draft.size[twin] == sizes)
+        near = is_loss[twin] & (distance > 0) if loss_only else is_loss[twin] | (0 < distance <= _NEAR_RANKS)
+        found[rows[inside & same & near & saved[twin] & (draft.next[twin] == draft.next[rows])]] = True
+    return found
+
+
+def _kept_by_graph(draft: Draft, results: BoolColumn) -> BoolColumn:
+    """Find iterations of which very many different results stay: their graph is kept."""
+    rows = np.flatnonzero(results & draft.forward & (draft.size > 512))
+    kept = np.zeros(len(results), bool)
+    for number in np.unique(draft.next[rows]).tolist():
+        own = rows[draft.next[rows] == number]
+        if len(np.unique(draft.stack[own])) >= _MIN_KEPT_STACKS:
+            kept[own[draft.rank[own] < draft.rank[own].max() - _LAST_RANKS]] = True
+    return kept
+
+
+def decide_updates(draft: Draft) -> None:
+    """Hand-written optimizers: what their lines make and keep, of a parameter's size, is state."""
+    next_work = pad(draft.work, draft.num_events + 1)[np.searchsorted(draft.work, draft.birth, side="right")]
+    brief = draft.is_update & (draft.death < next_work) & ~draft.is_alive
+    draft.put(brief, Category.TEMPORARY, Evidence.UPDATE_TEMPORARY)
+    stays = draft.is_update & ~brief & (draft.size > 0)
+    sizes = np.union1d(draft.parameter_sizes, draft.gradient_sizes)
+    # Twice the size: fp32 states of half-precision weights; a quarter: states in 8 bits.
+    scaled = np.isin(draft.size, 2 * sizes) | (np.isin(draft.size, sizes // 4) & (draft.size >= _RESULT_BYTES))
+    sized = stays & (draft.has_model_size | scaled)
+    draft.put(stays, Category.TEMPORARY, Evidence.UPDATE_KEPT)
+    if not len(draft.spans.optimizer_start):
+        # Factored or preconditioned states have no parameter's size, but are made only once.
+        draft.put(stays & draft.is_alive & _made_once(draft, stays), Category.OPTIMIZER_STATE, Evidence.UPDATE_KEPT)
+    draft.put(sized, Category.OPTIMIZER_STATE, Evidence.UPDATE_STATE)
+    cut = stays & draft.is_alive & (next_work > draft.num_events)
+    for stack in np.unique(draft.stack[cut]).tolist():
+        rows = cut & (draft.stack == stack)
+        number = draft.next[np.flatnonzero(rows)[0]]
+        born = np.count_nonzero(draft.is_update & (draft.next == number) & (draft.stack == stack))
+        kept = np.count_nonzero(rows)
+        if kept < 2 or kept * 2 < born:
+            draft.put(rows, Category.TEMPORARY, Evidence.UPDATE_KEPT)
+    _inherit(draft, sized & (draft.category == Category.OPTIMIZER_STATE))
+
+
+def _made_once(draft: Draft, stays: BoolColumn) -> BoolColumn:
+    pairs = np.unique(np.stack((draft.stack[stays], draft.next[stays])), axis=1)
+    stacks, counts = np.unique(pairs[0], return_counts=True)
+    return np.isin(draft.stack, stacks[counts == 1])
+
+
+def _inherit(draft: Draft, made: BoolColumn) -> None:
+    """What takes the place of a block of its size at the same line is what that block was.
+
+    An out-of-place update (`p = p - lr * g`) makes the new block right before the old one dies.
+    """
+    rows = np.flatnonzero(made)
+    if not len(rows):
+        return
+    table = draft.material.lifetimes
+    sizes = np.unique(draft.size[rows])
+    dead = np.flatnonzero(~draft.is_alive & (table.free_stack > 0) & np.isin(draft.size, sizes))
+    dead = dead[np.lexsort((draft.death[dead], draft.size[dead]))]
+    keys = draft.size[dead] * (draft.num_events + 1) + draft.death[dead]
+    sites = draft.material.sites
+    inherited = np.array([Category.PARAMETER, Category.OPTIMIZER_STATE])
+    for row in rows[np.argsort(draft.birth[rows], kind="stable")].tolist():
+        own = sites.of_stack(int(draft.stack[row])).number
+        at = int(np.searchsorted(keys, draft.size[row] * (draft.num_events + 1) + draft.birth[row], side="right"))
+        for other in dead[at : at + 3].tolist():
+            near = draft.size[other] == draft.size[row] and draft.death[other] - draft.birth[row] < _REPLACE_EVENTS
+            if not near or draft.birth[other] >= draft.birth[row] or draft.category[other] not in inherited:
+                continue
+            if sites.of_stack(int(table.free_stack[other])).number == own:
+                draft.category[row] = draft.category[other]
+                draft.evidence[row] = Evidence.REPLACES
+                break
+
+
+def decide_cuts(draft: Draft) -> None:
+    """What is alive where the history ends before a backward could decide it.
+
+    Also what was alive at an OOM and freed by the exception: no backward ever came.
+    """
+    ooms = draft.material.tables.events.oom_events
+    members = (draft.forward | draft.user) & ~draft.is_update
+    last = draft.num_backwards - 1
+    no_later = draft.next >= draft.num_backwards
+    open_end = draft.is_alive & draft.spans.ends_in_backward & (draft.next == last)
+    oom = pad(ooms, draft.num_events + 2)[np.searchsorted(ooms, draft.birth, side="left")]
+    failed = (oom < draft.death) & (draft.next_start > oom) & ~draft.is_alive
+    kept_before = draft.user & (draft.birth < draft.first_work) & (draft.death > draft.first_work)
+    undecided = members & ((no_later & draft.is_alive) | open_end | failed) & ~kept_before
+    if not undecided.any():
+        return
+    is_training = draft.num_backwards > 0
+    if not is_training:
+        born = int(draft.size[draft.forward].sum())
+        is_training = born > 0 and int(draft.size[draft.forward & draft.is_alive].sum()) > _TRAINING_SHARE * born
+    made_in_forward = draft.forward | draft.forward_stack | draft.spans.is_positional
+    category = Category.ACTIVATION if is_training else Category.TEMPORARY
+    draft.put(undecided & made_in_forward, category, Evidence.ALIVE_IN_FORWARD)
+    saved = draft.freed_by_backward & (draft.next == last)
+    if draft.spans.ends_in_backward and saved.any():
+        # Saved tensors go in reverse order: what is younger than the oldest one gone was not saved.
+        passed = undecided & open_end & draft.forward & (draft.birth > draft.birth[saved].min())
+        draft.put(passed, Category.TEMPORARY, Evidence.BEHIND_FRONTIER)
+    logits = (
+        undecided & draft.forward & _has_saved_twin(draft, undecided & draft.forward, saved=undecided, loss_only=True)
+    )
+    draft.put(logits, Category.TEMPORARY, Evidence.HELD_BESIDE_SAVED)
+    by_user = undecided & ~made_in_forward
+    before_last_forward = draft.birth <= (
+        draft.spans.forward_events[-1] if len(draft.spans.forward_events) else draft.num_events
+    )
+    draft.put(by_user, Category.TEMPORARY, Evidence.DEFAULT)
+    if is_training:
+        draft.put(
+            by_user & before_last_forward & (draft.birth >= draft.first_work), Category.ACTIVATION, Evidence.INPUT_HELD
+        )
+    _as_before(draft, members, undecided, members & ~undecided & ~no_later)
+
+
+def _as_before(draft: Draft, members: BoolColumn, undecided: BoolColumn, decided: BoolColumn) -> None:
+    """Decide by what the same line, in the same place of an earlier iteration, became.
+
+    All members count for the place, whether decided or not.
+    """
+    if draft.spans.ends_in_backward:
+        decided &= draft.next < draft.num_backwards - 1
+    keys = draft.stack.copy()
+    calls = np.full(len(keys), -1, np.int64)
+    calls[draft.has_stack] = draft.facts.module_key[draft.stack[draft.has_stack]]
+    # Inside a module call the caller's line doesn't matter (it moves between train and eval).
+    keys = np.where(calls >= 0, calls + draft.material.snapshot.stacks.num_stacks, keys)
+    rows = np.flatnonzero(members & draft.has_stack)
+    rows = rows[np.lexsort((draft.birth[rows], draft.next[rows], keys[rows]))]
+    if not len(rows):
+        return
+    group = np.flatnonzero(np.diff(keys[rows], prepend=-1) | np.diff(draft.next[rows], prepend=-1))
+    ordinal = np.arange(len(rows)) - np.repeat(group, np.diff(np.append(group, len(rows))))
+    width = int(ordinal.max()) + 1
+    code = np.unique(keys[rows], return_inverse=True)[1] * width + ordinal
+    known = decided[rows]
+    # The latest iteration counts: of equal codes the last in the order of `next` wins.
+    order = np.lexsort((draft.next[rows][known], code[known]))
+    codes, categories = code[known][order], draft.category[rows[known]][order]
+    if not len(codes):
+        return
+    open_rows = undecided[rows]
+    wanted, targets = code[open_rows], rows[open_rows]
+    at = np.searchsorted(codes, wanted, side="right") - 1
+    found = (at >= 0) & (codes[np.maximum(at, 0)] == wanted)
+    sites = np.unique(codes // width)
+    low = np.full(len(sites), 9, np.int8)
+    high = np.full(len(sites), -1, np.int8)
+    place = np.searchsorted(sites, codes // width)
+    np.minimum.at(low, place, categories)
+    np.maximum.at(high, place, categories)
+    mine = np.minimum(np.searchsorted(sites, wanted // width), len(sites) - 1)
+    always = (sites[mine] == wanted // width) & (low[mine] == high[mine])
+    draft.category[targets[always]] = low[mine][always]
+    draft.evidence[targets[always]] = Evidence.AS_SITE
+    draft.category[targets[found]] = categories[np.maximum(at, 0)][found]
+    draft.evidence[targets[found]] = Evidence.AS_BEFORE
+
+
+def decide_inference(draft: Draft) -> None:
+    """Without any backward: caches are what survives from one call to the next within modules."""
+    if draft.num_backwards or bool((draft.category[draft.forward] == Category.ACTIVATION).any()):
+        return
+    draft.put(draft.forward & draft.has_role(Role.KV_CACHE), Category.ACTIVATION, Evidence.KV_CACHE)
+    phases = draft.spans.event_phase
+    known = np.flatnonzero(phases > 0)
+    begins = known[np.diff((phases[known] == StackPhase.FORWARD).astype(np.int8), prepend=0) == 1]
+    call = np.searchsorted(begins, draft.birth, side="right")
+    freed_in = np.searchsorted(begins, draft.death, side="right")
+    replaced = draft.forward & (freed_in > call) & (draft.free_phase == StackPhase.FORWARD) & ~draft.is_alive
+    caches = np.unique(draft.stack[replaced])
+    draft.put(replaced, Category.ACTIVATION, Evidence.KV_CACHE)
+    draft.put(draft.forward & draft.is_alive & np.isin(draft.stack, caches), Category.ACTIVATION, Evidence.KV_CACHE)
+
+
+def sizes_by_order(draft: Draft, rows: Int64Column) -> Int64Column:
+    """Return, per row, how many earlier rows have its size."""
+    order = np.lexsort((draft.birth[rows], draft.size[rows]))
+    sizes = draft.size[rows][order]
+    group = np.flatnonzero(np.diff(sizes, prepend=-1))
+    ordinal = np.empty(len(rows), np.int64)
+    ordinal[order] = np.arange(len(rows)) - np.repeat(group, np.diff(np.append(group, len(rows))))
+    return ordinal
