@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from functools import cached_property
 
+import numpy as np
+
 from snapscope.classify.decide import Classification, classify
+from snapscope.classify.evidence import Evidence
 from snapscope.classify.material import Material
+from snapscope.classify.spans import Spans, find_spans
+from snapscope.classify.stacks import StackFacts, read_stacks
+from snapscope.classify.user_rules import UserRule
 from snapscope.errors import UsageError
 from snapscope.lifetimes import Context, LifetimeTable, build_lifetimes, find_context
 from snapscope.model import HOST_DEVICE, DeviceTables, Notice, Snapshot
@@ -26,6 +32,7 @@ from snapscope.replay import (
     trace_ranges,
 )
 from snapscope.sites import Sites
+from snapscope.steps import Steps, find_steps
 
 
 class DeviceHistory:
@@ -35,13 +42,22 @@ class DeviceHistory:
         snapshot: the whole snapshot.
         device: ordinal or `HOST_DEVICE`; None = `default_device`.
         sites: the snapshot's sites, to share between devices.
+        rules: the user's own category rules, which overrule everything else.
 
     Raises:
         UsageError: the snapshot has no such device.
     """
 
-    def __init__(self, snapshot: Snapshot, device: int | None = None, *, sites: Sites | None = None) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        device: int | None = None,
+        *,
+        sites: Sites | None = None,
+        rules: tuple[UserRule, ...] = (),
+    ) -> None:
         self.snapshot = snapshot
+        self.rules = rules
         self.tables = find_device(snapshot, default_device(snapshot) if device is None else device)
         self._sites = sites
 
@@ -101,18 +117,35 @@ class DeviceHistory:
         return self._sites if self._sites is not None else Sites(self.snapshot.stacks)
 
     @cached_property
+    def _material(self) -> Material:
+        return Material(
+            snapshot=self.snapshot,
+            tables=self.tables,
+            lifetimes=self.lifetimes,
+            context=self.context,
+            sites=self.sites,
+            requested_bytes=self.totals.requested_bytes,
+        )
+
+    @cached_property
+    def _stack_facts(self) -> StackFacts:
+        return read_stacks(self.snapshot.stacks, self.sites)
+
+    @cached_property
+    def spans(self) -> Spans:
+        """Backward passes and optimizer steps."""
+        return find_spans(self._material, self._stack_facts)
+
+    @cached_property
     def classification(self) -> Classification:
         """Category, fine label, evidence and confidence of every row of `lifetimes`."""
-        return classify(
-            Material(
-                snapshot=self.snapshot,
-                tables=self.tables,
-                lifetimes=self.lifetimes,
-                context=self.context,
-                sites=self.sites,
-                requested_bytes=self.totals.requested_bytes,
-            )
-        )
+        return classify(self._material, self._stack_facts, self.spans, self.rules)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """Steps and phases of the run."""
+        made = np.isin(self.classification.evidence, (Evidence.UPDATE_TEMPORARY, Evidence.UPDATE_STATE))
+        return find_steps(self._material, self.spans, self.lifetimes.birth_event[made])
 
     @property
     def notices(self) -> tuple[Notice, ...]:
@@ -131,9 +164,20 @@ class DeviceHistory:
 
 
 def default_device(snapshot: Snapshot) -> int:
-    """Choose the device with the most memory events, else the most reserved bytes, else the lowest."""
+    """Choose the device with the most memory events, else the most reserved bytes, else the lowest.
+
+    A device that ran out of memory comes before all others: it is why the file is looked at.
+    """
     gpus = [tables for tables in snapshot.devices if tables.device != HOST_DEVICE] or list(snapshot.devices)
-    return max(gpus, key=lambda tables: (len(tables.events), tables.reserved_bytes, -tables.device)).device
+    return max(
+        gpus,
+        key=lambda tables: (
+            bool(len(tables.events.oom_events)),
+            len(tables.events),
+            tables.reserved_bytes,
+            -tables.device,
+        ),
+    ).device
 
 
 def find_device(snapshot: Snapshot, device: int) -> DeviceTables:

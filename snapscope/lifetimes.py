@@ -95,7 +95,9 @@ def find_context(tables: DeviceTables, pairing: Pairing) -> Context:
         return Context.STATE if (blocks.stack > 0).any() else Context.UNKNOWN
     if (events.stack == NO_STACK).all():
         return Context.STATE if (blocks.stack > 0).any() else Context.NONE
-    both = (pairing.alloc_stack > 0) & (pairing.free_stack > 0) & (pairing.birth_event != BEFORE)
+    # An empty free stack counts: with "all" that is an autograd thread's free of what forward made,
+    # while a line's own temporaries have one stack on both sides in either mode.
+    both = (pairing.alloc_stack > 0) & (pairing.free_stack >= 0) & (pairing.birth_event != BEFORE)
     if np.count_nonzero(both) < _MIN_PAIRS:
         return Context.UNKNOWN
     same = float(np.mean(pairing.alloc_stack[both] == pairing.free_stack[both]))

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -32,6 +33,7 @@ class FrameKind(IntEnum):
     HIDDEN = 6
 
 
+_MAX_MODULES: Final = 3
 NO_STACK_LABEL: Final = "(no stack)"
 BEFORE_LABEL: Final = "(before the history)"
 CPP_BACKWARD_LABEL: Final = "(C++ backward)"
@@ -89,7 +91,7 @@ class Sites:
 
     def __init__(self, stacks: StackTable) -> None:
         self._stacks = stacks
-        self._kinds = [_kind_of(stacks.function_of(f), stacks.file_of(f)) for f in range(stacks.num_frames)]
+        self._kinds = _kinds_of(stacks)
         self._files = _shorten(stacks, self._kinds)
         self._numbers: dict[tuple[tuple[str, str], ...], int] = {}
         self._bracketed: dict[str, Site] = {}
@@ -125,6 +127,20 @@ class Sites:
             f"{self._files[frame]}:{line}" if line and self._kinds[frame] is not FrameKind.CPP else self._files[frame]
         )
         return f"{where} {self._stacks.function_of(frame)}".strip()
+
+    def module_of(self, stack: int) -> str:
+        """Return the chain of module forwards around a stack's innermost call, `gpt.py Block / linear.py`.
+
+        Each part is the file of a forward that `Module.__call__` ran, outermost first, at most
+        three; empty where no module call is in the stack.
+        """
+        frames = self.visible_frames(stack).tolist() if stack != NO_STACK else []
+        parts = [
+            posixpath.basename(self._files[frame]).removesuffix(".py")
+            for frame, outer in pairwise(frames)
+            if self._stacks.function_of(outer) == "_call_impl" and self._stacks.function_of(frame) != "inner"
+        ]
+        return " / ".join(reversed(parts[:_MAX_MODULES]))
 
     def callers(self, stack: int) -> list[str]:
         """Return the labels of the user's frames of a stack, innermost first."""
@@ -174,7 +190,9 @@ class Sites:
             is_backward = any(_BACKWARD_NAME.search(self._stacks.function_of(frame)) for frame in frames)
             return self._bracket(CPP_BACKWARD_LABEL if is_backward else NO_STACK_LABEL)
         shown = self._shown(python)
-        key = tuple((self._files[frame], self._stacks.function_of(frame)) for frame in python)
+        named = [(self._files[frame], self._stacks.function_of(frame)) for frame in python]
+        # How deep a recursion went (`Module._apply` over nested modules) doesn't make another site.
+        key = tuple(name for place, name in enumerate(named) if not place or named[place - 1] != name)
         return Site(
             number=self._number_of(key),
             label=self.frame_label(shown),
@@ -194,6 +212,18 @@ class Sites:
                 return candidates[0]
         by_kind = sorted(python, key=lambda frame: self._kinds[frame] is FrameKind.STDLIB)
         return by_kind[0]
+
+
+def _kinds_of(stacks: StackTable) -> list[FrameKind]:
+    """Return the kind of every frame; frames differ most often only in their line."""
+    known: dict[tuple[int, int], FrameKind] = {}
+    kinds = []
+    names = zip(stacks.frame_function.tolist(), stacks.frame_file.tolist(), strict=True)
+    for frame, name in enumerate(names):
+        if name not in known:
+            known[name] = _kind_of(stacks.function_of(frame), stacks.file_of(frame))
+        kinds.append(known[name])
+    return kinds
 
 
 def _kind_of(function: str, file: str) -> FrameKind:
@@ -226,7 +256,11 @@ def _shorten(stacks: StackTable, kinds: list[FrameKind]) -> list[str]:
     paths = [stacks.file_of(frame).replace("\\", "/") for frame in range(stacks.num_frames)]
     user = {path for path, kind in zip(paths, kinds, strict=True) if kind is FrameKind.USER and "/" in path}
     root = _common_root(user)
-    return [_normalise(path, kind, root) for path, kind in zip(paths, kinds, strict=True)]
+    known: dict[tuple[str, FrameKind], str] = {}
+    for name in zip(paths, kinds, strict=True):
+        if name not in known:
+            known[name] = _normalise(*name, root)
+    return [known[name] for name in zip(paths, kinds, strict=True)]
 
 
 def _common_root(paths: Iterable[str]) -> str:

@@ -16,6 +16,9 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 TIB: Final = 1 << 40
 
+MAX_SIZE: Final = 1 << 60
+"""The largest size that can be asked for: sums of it still fit into 64 bits."""
+
 _UNITS: Final = {
     "": 1,
     "b": 1,
@@ -80,7 +83,7 @@ def parse_size(text: str) -> int:
     `GB` means GiB, as everywhere around PyTorch's settings.
 
     Raises:
-        UsageError: the text is no size.
+        UsageError: the text is no size, or more than `MAX_SIZE`.
     """
     match = _SIZE.match(text)
     factor = _UNITS.get(match[2].lower()) if match else None
@@ -88,4 +91,7 @@ def parse_size(text: str) -> int:
         raise UsageError(f"{text!r} is no size: write bytes, or a number with KiB, MiB, GiB or TiB")
     whole, _, fraction = match[1].partition(".")
     # Integer arithmetic: a size given with decimals must not drift by a float's error.
-    return int(whole) * factor + (int(fraction) * factor // 10 ** len(fraction) if fraction else 0)
+    size = int(whole) * factor + (int(fraction) * factor // 10 ** len(fraction) if fraction else 0)
+    if size > MAX_SIZE:
+        raise UsageError(f"{text!r} is no size of this world: at most {MAX_SIZE // TIB:,} TiB")
+    return size

@@ -61,10 +61,12 @@ def split_cached(history: DeviceHistory, event: int) -> CachedBytes:
     is_private = ranges.pool[rows][first] > DEFAULT_POOL
     is_expandable = expandable[first]
     returnable = np.where(used == 0, free, 0)
+    by_home = np.argsort(home, kind="stable")
+    cuts = np.searchsorted(home[by_home], np.arange(len(first) + 1))
     for segment in np.flatnonzero(is_expandable & ~is_private & (used > 0)).tolist():
         small = ranges.size_class[rows[first[segment]]] == SizeClass.SMALL
         granule = SMALL_SEGMENT_BYTES if small else history.snapshot.settings.large_segment_size_bytes
-        blocks = active[home == segment]
+        blocks = active[by_home[cuts[segment] : cuts[segment + 1]]]
         returnable[segment] = _free_granules(
             int(start[first[segment]]), int(total[segment]), lifetimes.addr[blocks],
             history.blocks.block_bytes[blocks], granule,
@@ -78,12 +80,13 @@ def split_cached(history: DeviceHistory, event: int) -> CachedBytes:
 
 def _free_granules(start: int, size: int, addr: AddressColumn, block: Int64Column, granule: int) -> int:
     """Return the bytes of whole granules without any block: those can be unmapped alone."""
-    first = (addr - np.uint64(start)).astype(np.int64) // granule
-    last = ((addr - np.uint64(start)).astype(np.int64) + np.maximum(block, 1) - 1) // granule
-    num_granules = -(-size // granule)
-    change = np.zeros(num_granules + 1, np.int64)
-    np.add.at(change, np.minimum(first, num_granules), 1)
-    np.subtract.at(change, np.minimum(last + 1, num_granules), 1)
-    free = np.flatnonzero(np.cumsum(change[:-1]) == 0)
+    offset = (addr - np.uint64(start)).astype(np.int64)
+    first = offset // granule
+    last = (offset + np.maximum(block, 1) - 1) // granule
+    order = np.argsort(first, kind="stable")
+    first, last = first[order], last[order]
+    # Per run of granules between blocks, not per granule: a file may claim any size.
+    begin = np.concatenate(([0], np.maximum.accumulate(last) + 1)) * granule
+    stop = np.concatenate((first * granule, [size]))
     # The last granule of a range may be cut short where the driver's sizes are odd.
-    return int(np.minimum(granule, size - free * granule).sum())
+    return int(np.maximum(np.minimum(stop, size) - begin, 0).sum())

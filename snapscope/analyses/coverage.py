@@ -115,6 +115,8 @@ def _head(history: DeviceHistory) -> tuple[Head, str]:
     num_events = history.num_events
     if not num_events:
         return Head.NO_HISTORY, "the file has no events of this device"
+    if num_events == 1:
+        return Head.NO_HISTORY, 'one event only, as recorded with enabled="state"'
     if history.snapshot.settings.raw.get("trace_alloc_overflowed") is True:
         return Head.LOST, "PyTorch says that its ring of events overflowed"
     is_before = lifetimes.birth_event == BEFORE
@@ -130,8 +132,6 @@ def _head(history: DeviceHistory) -> tuple[Head, str]:
         )
     if num_events % _ROUND == 0:
         return Head.LOST, f"the history holds exactly {num_events:,} events, as a full ring does"
-    if num_events == 1:
-        return Head.NO_HISTORY, 'one event only, as recorded with enabled="state"'
     return Head.STARTS_LATE, "recording began with memory in use"
 
 
@@ -182,7 +182,7 @@ def _advice(head: Head, context: Context, missing: tuple[str, ...]) -> tuple[str
         if head is Head.NO_HISTORY:
             lines.append(f"{DUMP_LINE}  # while recording is still on: disabling clears the history")
     if head is Head.LOST:
-        lines.append("torch.cuda.memory._record_memory_history(max_entries=10_000_000)  # a larger ring")
+        lines.append("torch.cuda.memory._record_memory_history(max_entries=1_000_000)  # a larger ring than now")
     if head is not Head.NO_HISTORY and context in (Context.NONE, Context.STATE):
         lines.append('torch.cuda.memory._record_memory_history(context="all")  # stacks of allocs and frees')
     if missing:

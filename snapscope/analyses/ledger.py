@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import count
 from typing import Final
 
 import numpy as np
@@ -16,12 +16,17 @@ from snapscope.analyses.selection import LEFT_OUT_KEY
 from snapscope.classify.fine import FINE_LABELS
 from snapscope.classify.material import Category, Confidence
 from snapscope.history import DeviceHistory
-from snapscope.model import NO_STACK, UNKNOWN_POOL, BoolColumn, Int64Column
+from snapscope.model import NO_STACK, UNKNOWN_POOL, Action, BoolColumn, Int64Column
 from snapscope.replay import BEFORE
+from snapscope.sites import BEFORE_LABEL
 
 _MAX_LINES: Final = 5
 _WEAK_PART: Final = 10
+_TENSOR_PATH: Final = re.compile(r"((?:\w+\.)*\w+)\.(?:weight|bias|\w*weight\w*|\w*bias\w*)(?:\.grad)?\Z")
+_KEY_BEFORE: Final = -2
 _MAX_RIVALS: Final = 50
+_MAX_FRAMES: Final = 100
+_NamedFrame = tuple[tuple[str, str], str, int]
 
 
 class By(str, Enum):
@@ -31,8 +36,10 @@ class By(str, Enum):
     FINE = "fine"
     SITE = "site"
     FILE = "file"
+    MODULE = "module"
     STREAM = "stream"
     POOL = "pool"
+    STEP = "step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +211,10 @@ def _group_rows(history: DeviceHistory, rows: Int64Column, by: By) -> tuple[Ledg
         )
     if by is By.FINE:
         return _group_by_fine(history, rows)
+    if by is By.MODULE:
+        return _group_by_module(history, rows)
+    if by is By.STEP:
+        return _group_by_step(history, rows)
     if by is By.STREAM:
         streams = history.lifetimes.stream[rows]
         return _group(history, rows, streams, lambda stream: f"stream {_stream_name(stream)}")
@@ -232,17 +243,90 @@ def sum_categories(history: DeviceHistory, rows: Int64Column) -> tuple[CategoryR
 
 def _categorise(history: DeviceHistory, rows: tuple[LedgerRow, ...]) -> tuple[LedgerRow, ...]:
     """Give every row the category of most of its bytes, and how sure that is."""
-    out = []
-    for row in rows:
-        found = max(sum_categories(history, row.lifetimes), key=lambda each: each.bytes)
-        out.append(replace(row, category=found.category, confidence=found.confidence))
-    return tuple(out)
+    if not rows:
+        return ()
+    members = np.concatenate([row.lifetimes for row in rows])
+    owner = np.repeat(np.arange(len(rows)), [len(row.lifetimes) for row in rows])
+    kinds = history.classification
+    sure = np.zeros((len(rows), len(Category), len(Confidence)), np.int64)
+    np.add.at(
+        sure, (owner, kinds.category[members], kinds.confidence[members]), history.lifetimes.requested_bytes[members]
+    )
+    most = sure.sum(axis=2).argmax(axis=1)
+    levels = sure[np.arange(len(rows)), most].tolist()
+    return tuple(
+        replace(row, category=Category(category), confidence=_overall(tuple(level)))
+        for row, category, level in zip(rows, most.tolist(), levels, strict=True)
+    )
 
 
 def _overall(confidence_bytes: tuple[int, ...]) -> Confidence:
     total = sum(confidence_bytes)
     weak = (level for level in Confidence if confidence_bytes[level] * _WEAK_PART >= total > 0)
     return next(weak, Confidence.NONE)
+
+
+def _group_by_module(history: DeviceHistory, rows: Int64Column) -> tuple[LedgerRow, ...]:
+    """Group by module: its name where the program annotated the tensor, else its forward's place.
+
+    A stack holds no instance names (`layers.3.attn`), only which `forward` called which.
+    """
+    named = name_modules(history)
+    lifetimes = history.lifetimes
+    labels: dict[str, int] = {}
+    stacks: dict[tuple[int, bool], str] = {}
+    keys = np.empty(len(rows), np.int64)
+    births = lifetimes.birth_event[rows].tolist()
+    for place, (row, stack, birth) in enumerate(
+        zip(rows.tolist(), lifetimes.alloc_stack[rows].tolist(), births, strict=True)
+    ):
+        label = named.get(row)
+        if label is None:
+            known = (stack, birth == BEFORE)
+            if known not in stacks:
+                stacks[known] = (
+                    history.sites.module_of(stack) or history.sites.of_stack(stack, is_before=known[1]).label
+                )
+            label = stacks[known]
+        keys[place] = labels.setdefault(label, len(labels))
+    by_number = list(labels)
+    return _group(history, rows, keys, lambda key: by_number[key])
+
+
+def name_modules(history: DeviceHistory) -> dict[int, str]:
+    """Return the module path of every allocation that `_annotate_tensor` named like a parameter.
+
+    The text is free; what looks like `…blocks.0.attn.qkv.weight` is taken for a dotted path
+    whose last part is the tensor.
+    """
+    events, lifetimes = history.tables.events, history.lifetimes
+    strings = history.snapshot.stacks.strings
+    named: dict[int, str] = {}
+    for event in np.flatnonzero(events.action == Action.ANNOTATE).tolist():
+        if events.user_metadata[event] < 0:
+            continue
+        match = _TENSOR_PATH.search(strings[int(events.user_metadata[event])])
+        if match is None:
+            continue
+        own = lifetimes.live_at(event)
+        for row in own[lifetimes.addr[own] == events.addr[event]].tolist():
+            named[row] = match[1]
+    return named
+
+
+def _group_by_step(history: DeviceHistory, rows: Int64Column) -> tuple[LedgerRow, ...]:
+    """Group by the step in which an allocation was born."""
+    births = history.lifetimes.birth_event[rows]
+    steps = history.steps.steps
+    keys = np.where(births == BEFORE, -2, history.steps.index_of(births))
+
+    def name(key: int) -> str:
+        if key == _KEY_BEFORE:
+            return BEFORE_LABEL
+        return f"{steps[key].name} ({key})" if steps and steps[key].name == "between" else (
+            steps[key].name if key >= 0 else "(no steps known)")  # fmt: skip
+
+    return _group(history, rows, keys, name)
 
 
 def _group_by_fine(history: DeviceHistory, rows: Int64Column) -> tuple[LedgerRow, ...]:
@@ -344,32 +428,35 @@ def _tell_apart(history: DeviceHistory, rows: tuple[LedgerRow, ...]) -> tuple[Le
     for row in labelled:
         if row.stack is not None:
             clashes.setdefault(row.key, []).append(row)
+    frames: dict[int, list[_NamedFrame]] = {}
     out: list[LedgerRow] = []
-    taken: set[str] = set()
+    taken: dict[str, int] = {}
     for row in labelled:
         rivals = clashes.get(row.key, [])
-        key = row.key + _difference(history, row, rivals) if len(rivals) > 1 and row.stack is not None else row.key
-        unique = next(name for name in _candidates(key) if name not in taken)
-        taken.add(unique)
+        key = row.key + _difference(history, row, rivals, frames) if len(rivals) > 1 else row.key
+        unique = key
+        while unique in taken:
+            taken[key] += 1
+            unique = f"{key} #{taken[key]}"
+        taken.setdefault(unique, 1)
         out.append(replace(row, key=unique))
     return tuple(out)
 
 
-def _candidates(key: str) -> Iterator[str]:
-    yield key
-    yield from (f"{key} #{number}" for number in count(2))
-
-
-def _difference(history: DeviceHistory, row: LedgerRow, rivals: list[LedgerRow]) -> str:
+def _difference(
+    history: DeviceHistory, row: LedgerRow, rivals: list[LedgerRow], frames: dict[int, list[_NamedFrame]]
+) -> str:
     """Say in which frame a site differs from others of the same name.
 
     ` > linear.py:134 forward` is called from the shown line, ` < train.py:51 train` calls it.
     Sites that differ only in how deep a recursion went are told apart by a number.
     """
-    own = _named_frames(history, row)
-    others = [
-        {name for name, _, _ in _named_frames(history, rival)} for rival in rivals[:_MAX_RIVALS] if rival is not row
-    ]
+    some = [rival for rival in rivals[:_MAX_RIVALS] if rival is not row]
+    for each in (row, *some):
+        if each.stack is not None and each.stack not in frames:
+            frames[each.stack] = _named_frames(history, each.stack, each.key)
+    own = frames[row.stack if row.stack is not None else NO_STACK]
+    others = [{name for name, _, _ in frames[rival.stack]} for rival in some if rival.stack is not None]
     # The frame that fewest rivals share says most; of equals, the one nearest to the line.
     scored = [(sum(name in other for other in others), distance, label) for name, label, distance in own]
     best = min(((shared, abs(distance), distance, label) for shared, distance, label in scored), default=None)
@@ -378,13 +465,15 @@ def _difference(history: DeviceHistory, row: LedgerRow, rivals: list[LedgerRow])
     return f" {'>' if best[2] < 0 else '<'} {best[3].rpartition('/')[2]}"
 
 
-def _named_frames(history: DeviceHistory, row: LedgerRow) -> list[tuple[tuple[str, str], str, int]]:
-    """Return (identity, label, distance from the shown frame) of a row's other frames."""
+def _named_frames(history: DeviceHistory, stack: int, key: str) -> list[_NamedFrame]:
+    """Return (identity, label, distance from the shown frame) of the other frames of a row's stack."""
     sites, stacks = history.sites, history.snapshot.stacks
-    stack = row.stack if row.stack is not None else NO_STACK
     frames = sites.visible_frames(stack).tolist()
     labels = [sites.frame_label(frame) for frame in frames]
-    shown = labels.index(row.key) if row.key in labels else 0
+    shown = labels.index(key) if key in labels else 0
+    # Deep recursion says nothing new, and every rival is compared with every other.
+    first = max(shown - _MAX_FRAMES // 2, 0)
+    frames, labels, shown = frames[first : first + _MAX_FRAMES], labels[first : first + _MAX_FRAMES], shown - first
     return [
         ((sites.file_of(frame), stacks.function_of(frame)), label, place - shown)
         for place, (frame, label) in enumerate(zip(frames, labels, strict=True))

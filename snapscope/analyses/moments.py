@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Final
 
 import numpy as np
@@ -13,8 +13,16 @@ from snapscope.errors import UsageError
 from snapscope.history import DeviceHistory
 from snapscope.model import NO_TIME, Int64Column
 
-FORMS: Final = "peak, peak-allocated, peak-active, peak-reserved, oom, oom:N, start, end, event:N or time:T (µs or ISO)"
-_NUMBERED: Final = re.compile(r"(event|oom):(-?\d{1,15})\Z")
+FORMS: Final = (
+    "peak, peak-allocated, peak-active, peak-reserved, oom, oom:N, start, end, event:N, step:N or time:T (µs or ISO)"
+)
+_STEP: Final = re.compile(r"step:([0-9]{1,9})\Z")
+_NUMBERED: Final = re.compile(r"(event|oom):(-?[0-9]{1,15})\Z")
+_BARE_NUMBER: Final = re.compile(r"-?[0-9]{1,15}\Z")
+_TIME: Final = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
+    r"(?:[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,6}))?)?(Z|([+-])([0-9]{2}):([0-9]{2}))?)?\Z"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +105,12 @@ def find_moment(history: DeviceHistory, at: str = "peak") -> Moment:
                 f"no event {number}: {history.tables.label} has events 0 to {num_events - 1}, and -1 = start"
             )
         return moment_at(history, number, text)
+    if match := _STEP.match(text):
+        return moment_at(history, _step_peak(history, int(match[1])), text)
     if text.startswith("time:"):
         return moment_at(history, _event_at_time(history, text[5:]), text)
+    if _BARE_NUMBER.match(text):
+        raise UsageError(f"--at {at!r} is no moment: for the event of that number write event:{text}")
     raise UsageError(f"--at {at!r} is no moment: use {FORMS}")
 
 
@@ -114,10 +126,24 @@ def _peak(totals: Int64Column) -> Peak:
     return Peak(event=index - 1, bytes=int(totals[index]))
 
 
+def _step_peak(history: DeviceHistory, number: int) -> int:
+    """Return the event of the peak within a step."""
+    steps = {step.name: step for step in history.steps.steps}
+    step = steps.get(f"step {number}")
+    if step is None:
+        known = [name.removeprefix("step ") for name in steps if name.startswith("step ")]
+        which = f"there are {known[0]} to {known[-1]}" if known else "no steps can be told in this history"
+        raise UsageError(f"no step:{number}: {which}")
+    inside = history.totals.requested_bytes[step.start_event + 1 : step.end_event + 2]
+    return step.start_event + int(np.argmax(inside))
+
+
 def _oom(history: DeviceHistory, number: int | None) -> int:
     ooms = history.tables.events.oom_events
     if not len(ooms):
-        raise UsageError(f"no oom event in the history of {history.tables.label}: use --at peak or --at end")
+        others = [tables.label for tables in history.snapshot.devices if len(tables.events.oom_events)]
+        instead = f"{', '.join(others)} has one: use --device" if others else "use --at peak or --at end"
+        raise UsageError(f"no oom event in the history of {history.tables.label}: {instead}")
     if number is None:
         return int(ooms[-1])
     if not 1 <= number <= len(ooms):
@@ -140,16 +166,27 @@ def _event_at_time(history: DeviceHistory, text: str) -> int:
 
 
 def _parse_time(text: str) -> int:
-    if re.fullmatch(r"\d{1,18}", text):
+    """Return microseconds since 1970.
+
+    `datetime.fromisoformat` takes other forms in every version of Python.
+    """
+    if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
+    match = _TIME.match(text)
     try:
-        # Python 3.10 doesn't know the suffix Z.
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        if match is None:
+            raise ValueError
+        year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+        micros = int((match[7] or "").ljust(6, "0"))
+        offset = timedelta(hours=int(match[10] or 0), minutes=int(match[11] or 0))
+        if offset >= timedelta(days=1) or int(match[11] or 0) > 59:
+            raise ValueError
+        moment = datetime(year, month, day, hour, minute, second, micros)
     except ValueError:
-        raise UsageError(f"{text!r} is no time: give microseconds since 1970, or ISO 8601 in UTC") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    delta = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
+        raise UsageError(
+            f"{text!r} is no time: give microseconds since 1970, or ISO 8601 in UTC such as 2025-10-09T08:53:20.000030"
+        ) from None
+    delta = moment - datetime(1970, 1, 1) - (-offset if match[9] == "-" else offset)
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
 

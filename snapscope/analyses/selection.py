@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import numpy as np
 
@@ -33,13 +34,24 @@ def select(history: DeviceHistory, *, focus: str | None = None, ignore: str | No
     for text, keeps in ((focus, True), (ignore, False)):
         if text is not None:
             hits = np.zeros(len(stacks), bool)
-            hits[has_stack] = history.sites.matching(_compile(text))[stacks[has_stack]]
+            hits[has_stack] = history.sites.matching(compile_pattern(text))[stacks[has_stack]]
             chosen &= hits if keeps else ~hits
+    if focus is not None and not chosen.any():
+        raise UsageError(f"no allocation has a frame that matches {focus!r} (file:line function)")
     return chosen
 
 
-def _compile(text: str) -> re.Pattern[str]:
+def compile_pattern(text: str) -> re.Pattern[str]:
+    """Compile a regular expression that a person typed.
+
+    Raises:
+        UsageError: it is none, or one that Python can't hold.
+    """
     try:
-        return re.compile(text)
-    except re.error as error:
-        raise UsageError(f"{text!r} is no regular expression: {error}") from None
+        with warnings.catch_warnings():
+            # They tell of later Pythons, to who writes programs.
+            warnings.simplefilter("ignore")
+            return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        reason = "it nests too deeply" if isinstance(error, RecursionError) else error
+        raise UsageError(f"{text!r} is no regular expression: {reason}") from None

@@ -48,6 +48,7 @@ class Summary:
         ladder: reserved memory at the peak of requested bytes.
         end: reserved memory after the last event.
         ledger: who holds the bytes at that peak.
+        oom_ledger: who held them at the last OOM; None without one.
         ooms: every oom event.
     """
 
@@ -56,6 +57,7 @@ class Summary:
     ladder: Balance
     end: Balance
     ledger: Ledger
+    oom_ledger: Ledger | None
     ooms: tuple[OomFacts, ...]
 
 
@@ -77,8 +79,15 @@ def summarise(
         ladder=at_peak.balance,
         end=balance(history, moment_at(history, history.num_events - 1, "end"), capacity_bytes=capacity_bytes),
         ledger=at_peak,
+        oom_ledger=_oom_ledger(history, capacity_bytes, selection),
         ooms=_ooms(history, capacity_bytes),
     )
+
+
+def _oom_ledger(history: DeviceHistory, capacity_bytes: int | None, selection: BoolColumn | None) -> Ledger | None:
+    if not len(history.tables.events.oom_events):
+        return None
+    return ledger(history, find_moment(history, "oom"), capacity_bytes=capacity_bytes, selection=selection)
 
 
 def _ooms(history: DeviceHistory, capacity_bytes: int | None) -> tuple[OomFacts, ...]:

@@ -14,7 +14,14 @@ from snapscope.classify.draft import Draft, begin
 from snapscope.classify.elders import decide_elders, decide_user_tensors
 from snapscope.classify.evidence import WORDS, Evidence
 from snapscope.classify.fine import label_fine
-from snapscope.classify.held import decide_cuts, decide_held, decide_inference, decide_updates, mark_updates
+from snapscope.classify.held import (
+    decide_cuts,
+    decide_held,
+    decide_inference,
+    decide_updates,
+    mark_updates,
+    tell_copies_from_states,
+)
 from snapscope.classify.material import Category, Confidence, Material
 from snapscope.classify.phases import (
     decide_backward,
@@ -26,6 +33,7 @@ from snapscope.classify.phases import (
 from snapscope.classify.rules import Role
 from snapscope.classify.spans import Spans, find_spans
 from snapscope.classify.stacks import StackFacts, read_stacks
+from snapscope.classify.user_rules import UserRule, match_rules
 from snapscope.model import BoolColumn, Int8Column, Table
 
 
@@ -46,8 +54,19 @@ class Classification(Table):
     confidence: Int8Column
 
 
-def classify(material: Material, facts: StackFacts | None = None, spans: Spans | None = None) -> Classification:
-    """Give every allocation of a device a category, and say what decided it."""
+def classify(
+    material: Material,
+    facts: StackFacts | None = None,
+    spans: Spans | None = None,
+    rules: tuple[UserRule, ...] = (),
+) -> Classification:
+    """Give every allocation of a device a category, and say what decided it.
+
+    Args:
+        material: the device.
+        facts, spans: of the same, if they are known already.
+        rules: the user's own rules.
+    """
     facts = facts if facts is not None else read_stacks(material.snapshot.stacks, material.sites)
     draft = begin(material, facts, spans if spans is not None else find_spans(material, facts))
     decide_forward_members(draft)
@@ -59,13 +78,15 @@ def classify(material: Material, facts: StackFacts | None = None, spans: Spans |
     decide_held(draft)
     decide_user_tensors(draft)
     decide_updates(draft)
+    tell_copies_from_states(draft)
     decide_cuts(draft)
     decide_inference(draft)
     _decide_purposes(draft)
     decide_elders(draft)
+    _apply_rules(draft, rules)
     return Classification(
         category=draft.category,
-        fine=label_fine(draft),
+        fine=_fine(draft, rules),
         evidence=draft.evidence,
         confidence=_confidence(draft),
     )
@@ -79,6 +100,32 @@ def _decide_purposes(draft: Draft) -> None:
     draft.put(draft.has_role(Role.UNSHARD) & draft.is_born, Category.PARAMETER, Evidence.UNSHARDED)
     moved = draft.has_role(Role.COMMUNICATION) & draft.is_born & (draft.category == Category.ACTIVATION)
     draft.put(moved, Category.TEMPORARY, Evidence.COMMUNICATION)
+
+
+def _rule_of(draft: Draft, rules: tuple[UserRule, ...]) -> Int8Column:
+    """Return the number of each row's user rule; −1 none."""
+    found = np.full(len(draft.stack), -1, np.int8)
+    by_stack = match_rules(rules, draft.material.snapshot.stacks, draft.material.sites)
+    found[draft.has_stack] = by_stack[draft.stack[draft.has_stack]]
+    return found
+
+
+def _apply_rules(draft: Draft, rules: tuple[UserRule, ...]) -> None:
+    if not rules:
+        return
+    found = _rule_of(draft, rules)
+    for number, rule in enumerate(rules):
+        draft.put(found == number, rule.category, Evidence.USER_RULE)
+
+
+def _fine(draft: Draft, rules: tuple[UserRule, ...]) -> Int8Column:
+    fine = label_fine(draft)
+    if rules:
+        found = _rule_of(draft, rules)
+        for number, rule in enumerate(rules):
+            if rule.fine is not None:
+                fine[found == number] = rule.fine
+    return fine
 
 
 def _confidence(draft: Draft) -> Int8Column:

@@ -107,6 +107,14 @@ class Draft:
         out[self.has_stack] = column[self.stack[self.has_stack]]
         return out
 
+    def of_free_stack(self, column: BoolColumn) -> BoolColumn:
+        """Return a fact of each row's free stack; False without one."""
+        stack = self.material.lifetimes.free_stack
+        known = stack > EMPTY_STACK
+        out: BoolColumn = np.zeros(len(stack), bool)
+        out[known] = column[stack[known]]
+        return out
+
     @property
     def workspace(self) -> BoolColumn:
         """Rows that are a library's workspace, by name or by cuBLAS's exact default size."""

@@ -10,6 +10,7 @@ from snapscope.classify.draft import Draft, pad
 from snapscope.classify.evidence import Evidence
 from snapscope.classify.held import sizes_by_order
 from snapscope.classify.material import CATEGORY_LABELS, Category
+from snapscope.classify.rules import Role
 from snapscope.classify.stacks import StackPhase
 from snapscope.model import BoolColumn, Int8Column, Int64Column
 from snapscope.sites import FrameKind
@@ -109,6 +110,9 @@ def decide_elders(draft: Draft) -> None:
     ):
         draft.put(known & (draft.phase == phase), category, Evidence.BEFORE_OWN_FRAMES)
     settled = known & np.isin(draft.phase, (StackPhase.OPTIMIZER, StackPhase.CONSTRUCT, StackPhase.BACKWARD))
+    cached = known & ~settled & draft.has_role(Role.KV_CACHE)
+    draft.put(cached, Category.ACTIVATION, Evidence.KV_CACHE)
+    settled |= cached
     by_zero = freed & ~settled & (draft.free_phase == StackPhase.ZERO_GRAD)
     draft.put(by_zero, Category.GRADIENT, Evidence.BEFORE_FREED_BY)
     by_backward = freed & (draft.free_phase == StackPhase.BACKWARD) & ~(known & (draft.phase == StackPhase.BACKWARD))
@@ -116,12 +120,15 @@ def decide_elders(draft: Draft) -> None:
 
     sites = draft.material.sites
     own_lines = _majority(draft.stack[draft.is_born], draft.size[draft.is_born], draft.category[draft.is_born])
+    has_size = draft.has_model_size
     for row in np.flatnonzero(known & ~settled).tolist():
         seen = own_lines.get(int(draft.stack[row]))
         if seen is not None:
             category = Category(seen)
-        elif draft.is_alive[row] and draft.phase[row] == StackPhase.USER and draft.has_model_size[row]:
+        elif draft.is_alive[row] and draft.phase[row] == StackPhase.USER and has_size[row]:
             category = Category.OPTIMIZER_STATE
+        elif draft.is_alive[row] and draft.phase[row] == StackPhase.FORWARD and draft.num_backwards:
+            category = Category.ACTIVATION
         else:
             category = Category.TEMPORARY
         draft.category[row], draft.evidence[row] = category, Evidence.BEFORE_OWN_FRAMES
@@ -134,7 +141,6 @@ def decide_elders(draft: Draft) -> None:
         ]
         lines = np.array([sites.of_stack(int(s)).number for s in table.free_stack[lived].tolist()], np.int64)
         freers = _majority(lines, draft.size[lived], draft.category[lived])
-        has_size = draft.has_model_size
         for row in others.tolist():
             line = sites.of_stack(int(table.free_stack[row])).number if table.free_stack[row] > 0 else -1
             fallback = Category.OPTIMIZER_STATE if has_size[row] and line >= 0 else Category.TEMPORARY

@@ -18,6 +18,7 @@ _LOSS_RANKS: Final = 40
 _MIN_KEPT_STACKS: Final = 8
 _LAST_RANKS: Final = 6
 _RESULT_BYTES: Final = 1 << 16
+_QUANTISED_BYTES: Final = 1 << 12
 _REPLACE_EVENTS: Final = 60
 _TRAINING_SHARE: Final = 0.3
 
@@ -62,6 +63,9 @@ def decide_held(draft: Draft) -> None:
         last = pad(forward, -1)[np.searchsorted(forward, draft.next_start, side="left") - 1]
         small = draft.size <= _RESULT_BYTES
         draft.put(inputs & (draft.birth > last) & (last >= 0) & small, Category.TEMPORARY, Evidence.RESULT_HELD)
+    # Two backwards over one graph (a GAN's generator, a meta-learner): a later one freed it.
+    later = held & ~draft.is_alive & (draft.free_phase == StackPhase.BACKWARD)
+    draft.put(later, Category.ACTIVATION, Evidence.FREED_BY_BACKWARD)
 
 
 def _decide_held_by_position(draft: Draft, held: BoolColumn) -> None:
@@ -119,7 +123,7 @@ def decide_updates(draft: Draft) -> None:
     stays = draft.is_update & ~brief & (draft.size > 0)
     sizes = np.union1d(draft.parameter_sizes, draft.gradient_sizes)
     # Twice the size: fp32 states of half-precision weights; a quarter: states in 8 bits.
-    scaled = np.isin(draft.size, 2 * sizes) | (np.isin(draft.size, sizes // 4) & (draft.size >= _RESULT_BYTES))
+    scaled = np.isin(draft.size, 2 * sizes) | (np.isin(draft.size, sizes // 4) & (draft.size >= _QUANTISED_BYTES))
     sized = stays & (draft.has_model_size | scaled)
     draft.put(stays, Category.TEMPORARY, Evidence.UPDATE_KEPT)
     if not len(draft.spans.optimizer_start):
@@ -135,6 +139,26 @@ def decide_updates(draft: Draft) -> None:
         if kept < 2 or kept * 2 < born:
             draft.put(rows, Category.TEMPORARY, Evidence.UPDATE_KEPT)
     _inherit(draft, sized & (draft.category == Category.OPTIMIZER_STATE))
+
+
+def tell_copies_from_states(draft: Draft) -> None:
+    """A set of the parameters' sizes from before the work is a copy where updates made another set.
+
+    An optimizer keeps all its moments alike: those of one that makes them lazily don't stand in
+    `__init__`. What does, in the parameters' sizes, is then a copy of them (EMA, target network).
+    """
+    sets = draft.evidence == Evidence.USER_STATE
+    lazy = draft.is_update & (draft.evidence == Evidence.UPDATE_STATE) & draft.is_alive
+    if not sets.any() or not lazy.any() or (sets & ~draft.is_alive).any():
+        # A set that updates replace was a state's from the start.
+        return
+    first = draft.next[lazy].min()
+    lazy &= draft.next == first
+    model_bytes = int((draft.gradient_sizes * draft.gradient_counts).sum())
+    if 2 * int(draft.size[lazy].sum()) < model_bytes:
+        return
+    copies = sets & draft.is_alive & np.isin(draft.size, draft.size[lazy])
+    draft.put(copies, Category.PARAMETER, Evidence.USER_COPY)
 
 
 def _made_once(draft: Draft, stays: BoolColumn) -> BoolColumn:
@@ -189,8 +213,9 @@ def decide_cuts(draft: Draft) -> None:
         return
     is_training = draft.num_backwards > 0
     if not is_training:
-        born = int(draft.size[draft.forward].sum())
-        is_training = born > 0 and int(draft.size[draft.forward & draft.is_alive].sum()) > _TRAINING_SHARE * born
+        made = members if draft.spans.is_positional else draft.forward
+        born = int(draft.size[made].sum())
+        is_training = born > 0 and int(draft.size[made & draft.is_alive].sum()) > _TRAINING_SHARE * born
     made_in_forward = draft.forward | draft.forward_stack | draft.spans.is_positional
     category = Category.ACTIVATION if is_training else Category.TEMPORARY
     draft.put(undecided & made_in_forward, category, Evidence.ALIVE_IN_FORWARD)

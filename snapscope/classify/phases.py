@@ -17,6 +17,7 @@ from snapscope.model import BoolColumn
 
 _OUT_OF_ORDER_SHARE: Final = 0.6
 _MIN_SAVED: Final = 8
+_TINY_BYTES: Final = 512
 
 
 def decide_forward_members(draft: Draft) -> None:
@@ -90,6 +91,7 @@ def decide_backward(draft: Draft) -> None:
     outlives = made & ~within & ~is_cut
     by_user = made & draft.of_stack(draft.facts.has_user)
     has_python = made & draft.of_stack(draft.facts.has_python)
+    built = np.isin(draft.size, draft.parameter_sizes)
     if not len(draft.parameter_sizes):
         draft.parameter_sizes = np.unique(draft.size[outlives & ~draft.workspace & ~by_user])
     has_size = draft.has_model_size
@@ -101,25 +103,32 @@ def decide_backward(draft: Draft) -> None:
     # A reentrant checkpoint runs a backward of its own inside: what that makes is no recomputation.
     ran_forward = np.isin(draft.python_phase, (StackPhase.FORWARD, StackPhase.USER))
     recomputed = within & draft.has_role(Role.RECOMPUTE) & ran_forward
-    draft.put(recomputed & ~recomputing, Category.ACTIVATION, Evidence.RECOMPUTED)
+    # The results of a reentrant recomputation die when its Function returns, unsaved.
+    returned = draft.of_free_stack(draft.facts.has_python) & ~draft.freed_under(Role.RECOMPUTE)
+    draft.put(recomputed & ~recomputing & ~returned, Category.ACTIVATION, Evidence.RECOMPUTED)
 
     later = np.searchsorted(draft.spans.backward_start, draft.death, side="right") - 1
     in_later = (
         (later > draft.own) & (draft.death <= pad(draft.spans.backward_end, -1)[np.maximum(later, 0)]) & ~draft.is_alive
     )
     draft.put(outlives, Category.GRADIENT, Evidence.OUTLIVES_BACKWARD)
+    draft.put(outlives & built, Category.GRADIENT, Evidence.OUTLIVES_BACKWARD_PARAMETER_SIZE)
     by_engine = draft.free_phase == StackPhase.BACKWARD
     draft.put(outlives & in_later & (by_engine | ~has_size), Category.ACTIVATION, Evidence.FREED_BY_LATER_BACKWARD)
     after_next = pad(draft.spans.backward_start, draft.num_events + 1)[np.minimum(draft.own + 1, draft.num_backwards)]
-    # Where hooks consume the gradients at once, no size of a parameter may be known.
-    sized = has_size | (len(draft.parameter_sizes) == 0)
-    kept_on = (outlives | (made & is_cut)) & by_user & sized & (draft.death > after_next)
+    # A hook's stack has no autograd Function in it; a Function's backward makes gradients.
+    in_hook = by_user & ~draft.has_role(Role.AUTOGRAD_APPLY)
+    kept_on = (outlives | (made & is_cut)) & in_hook & (draft.death > after_next) & (draft.size > _TINY_BYTES)
     draft.put(kept_on, Category.OPTIMIZER_STATE, Evidence.HOOK_STATE)
     hooked = within & has_size & by_engine & draft.free_is_users & (draft.free_python_phase == StackPhase.USER)
     draft.put(hooked & ~has_python, Category.GRADIENT, Evidence.FREED_BY_HOOK)
     draft.put(
         within & ~has_python & draft.freed_under(Role.COMMUNICATION), Category.GRADIENT, Evidence.FREED_BY_REDUCTION
     )
+    # FSDP2 frees them outside its own frames; they have the size of what was gathered.
+    gathered = np.unique(draft.size[draft.has_role(Role.UNSHARD) & draft.is_born])
+    reduced = within & ~has_python & np.isin(draft.size, gathered) & draft.of_free_stack(draft.facts.has_python)
+    draft.put(reduced, Category.GRADIENT, Evidence.FREED_BY_REDUCTION)
     cut = made & is_cut & draft.in_backward & ~kept_on
     draft.put(cut & ~has_size, Category.TEMPORARY, Evidence.ALIVE_IN_BACKWARD)
     draft.put(cut & has_size, Category.GRADIENT, Evidence.ALIVE_IN_BACKWARD_PARAMETER_SIZE)

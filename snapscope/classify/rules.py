@@ -140,6 +140,8 @@ PYTHON_RULES: Final = (
     # Forward.
     Rule(Role.MODULE_CALL, r"^torch/nn/modules/module\.py$", r"(_call_impl|_wrapped_call_impl|__call__)$"),
     Rule(Role.KV_CACHE, r"^transformers/cache_utils\.py$"),
+    # Caches of one's own are called so as well.
+    Rule(Role.KV_CACHE, r"(^|/)\w*cache\w*\.py$", r"(update|append|_?quantize)\w*$"),
     Rule(Role.KV_CACHE, r"(^|/)vllm/.*", r"(_allocate_kv_cache\w*|initialize_kv_cache\w*)$"),
     Rule(Role.GENERATE, r"^transformers/generation/utils\.py$"),
     Rule(Role.NO_GRAD, r"^torch/utils/_contextlib\.py$", r"decorate_context$"),

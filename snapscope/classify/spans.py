@@ -7,6 +7,7 @@ even without stacks, and the shape of the curve between them.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +30,8 @@ OPTIMIZER_ANNOTATION: Final = "Optimizer.step#"
 _TINY_BYTES: Final = 8
 _SEED_WINDOW_EVENTS: Final = 80
 _SEED_NEIGHBOURS: Final = 4
+_MAX_SEEDS: Final = 20_000
+_MIN_CHAIN: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,10 @@ def find_spans(material: Material, facts: StackFacts) -> Spans:
     step_start, step_end = _runs(index[parts], phases[parts] == StackPhase.OPTIMIZER)
     last = int(index[-1])
     ends_in_backward = bool(len(end)) and int(end[-1]) >= last
+    ends_in_optimizer = bool(len(step_end)) and int(step_end[-1]) >= last and not ends_in_backward
+    if material.context is Context.ALLOC:
+        # Frees tell nothing then: a span goes on until another one allocates.
+        end, step_end = (_before_next(index, ends, len(phase)) for ends in (end, step_end))
     if ends_in_backward:
         end[-1] = len(material.tables.events)
     return Spans(
@@ -82,8 +89,13 @@ def find_spans(material: Material, facts: StackFacts) -> Spans:
         event_phase=phase,
         is_positional=False,
         ends_in_backward=ends_in_backward,
-        ends_in_optimizer=bool(len(step_end)) and int(step_end[-1]) >= last and not ends_in_backward,
+        ends_in_optimizer=ends_in_optimizer,
     )
+
+
+def _before_next(index: Int64Column, ends: Int64Column, num_events: int) -> Int64Column:
+    """Return the event before the next signal after each end."""
+    return np.append(index, num_events)[np.searchsorted(index, ends, side="right")] - 1
 
 
 def _event_phases(material: Material, facts: StackFacts) -> tuple[Int8Column, BoolColumn, BoolColumn]:
@@ -115,8 +127,10 @@ def _runs(index: Int64Column, flag: BoolColumn) -> tuple[Int64Column, Int64Colum
 
 
 def _positional_spans(material: Material, phase: Int8Column) -> Spans:
-    """Find the spans by annotations; without them there are none."""
-    steps = annotated_steps(material)
+    """Find the spans by annotations; without them by the order in which memory dies."""
+    steps = [(first, last) for first, last in annotated_steps(material) if last >= first]
+    if not steps:
+        return _spans_by_shape(material, phase)
     start, end = [], []
     before = 0
     for first, last in steps:
@@ -139,8 +153,93 @@ def _positional_spans(material: Material, phase: Int8Column) -> Spans:
     )
 
 
+def _spans_by_shape(material: Material, phase: Int8Column) -> Spans:
+    """Find backwards by what they do: what forward saved dies in reverse order of birth.
+
+    Each begins with the gradient of a loss, two tiny blocks of one size after each other. What
+    follows until the next forward is the optimizer's.
+    """
+    num_events = len(material.tables.events)
+    seeds = _seed_candidates(material)
+    starts: list[int] = []
+    ends: list[int] = []
+    firsts: list[int] = []
+    before = -1
+    for place, seed in enumerate(seeds):
+        if seed <= before:
+            continue
+        limit = seeds[place + 1] if place + 1 < len(seeds) else num_events
+        saved = _saved_chain(material, before, seed, limit)
+        if saved is None:
+            continue
+        starts.append(seed)
+        firsts.append(saved[0])
+        ends.append(saved[1])
+        before = saved[1]
+    steps = [
+        (end + 1, (firsts[place + 1] if place + 1 < len(firsts) else num_events) - 1) for place, end in enumerate(ends)
+    ]
+    steps = [(first, last) for first, last in steps if last >= first]
+    return Spans(
+        backward_start=np.array(starts, np.int64),
+        backward_end=np.array(ends, np.int64),
+        optimizer_start=np.array([first for first, _ in steps], np.int64),
+        optimizer_end=np.array([last for _, last in steps], np.int64),
+        forward_events=np.zeros(0, np.int64),
+        event_phase=phase,
+        is_positional=True,
+        ends_in_backward=False,
+        ends_in_optimizer=False,
+    )
+
+
+def _seed_candidates(material: Material) -> list[int]:
+    """Return allocs that may be a loss's gradient: tiny, right after another of the same size."""
+    events = material.tables.events
+    allocs = np.flatnonzero(events.action == Action.ALLOC)
+    sizes = events.size_bytes[allocs]
+    found = np.zeros(len(allocs), bool)
+    for distance in range(1, _SEED_NEIGHBOURS + 1):
+        found[distance:] |= (sizes[distance:] == sizes[:-distance]) & (sizes[distance:] <= _TINY_BYTES)
+    return [int(event) for event in allocs[found][:_MAX_SEEDS]]
+
+
+def _saved_chain(material: Material, before: int, seed: int, limit: int) -> tuple[int, int] | None:
+    """Return the first birth and the last death of what a backward at `seed` frees, or None.
+
+    The longest run of deaths that goes against the order of births is what backward frees;
+    what a variable holds breaks the order.
+    """
+    table = material.lifetimes
+    birth, death = table.birth_event, table.free_requested_event
+    rows = np.flatnonzero((birth > before) & (birth < seed) & (death > seed) & (death < max(limit, seed + 1)))
+    if len(rows) < _MIN_CHAIN:
+        # The limit may be another tiny pair within the same backward: look further once.
+        rows = np.flatnonzero((birth > before) & (birth < seed) & (death > seed))
+        if len(rows) < _MIN_CHAIN:
+            return None
+    rows = rows[np.argsort(-birth[rows], kind="stable")]
+    tails: list[int] = []
+    members: list[int] = []
+    for place, row in enumerate(rows.tolist()):
+        at = bisect_right(tails, int(death[row]))
+        if at == len(tails):
+            tails.append(int(death[row]))
+            members.append(place)
+        else:
+            tails[at] = int(death[row])
+            members[at] = place
+    if len(tails) < _MIN_CHAIN or 2 * len(tails) < len(rows):
+        return None
+    last = members[-1]
+    return int(birth[rows[last]]), int(death[rows[last]])
+
+
 def annotated_steps(material: Material) -> list[tuple[int, int]]:
-    """Return (first, last) event of every annotated optimizer step, in order."""
+    """Return (first, last) event of every annotated optimizer step, in order.
+
+    A step that works in place makes no event: then `last` is the one before `first`.
+    """
     snapshot, times = material.snapshot, material.tables.events.time_us
     if not len(times) or times[0] == NO_TIME:
         return []
@@ -157,8 +256,7 @@ def annotated_steps(material: Material) -> list[tuple[int, int]]:
             begun = opened[name].pop()
             first = int(np.searchsorted(times, begun, side="left"))
             last = int(np.searchsorted(times, time, side="right")) - 1
-            if last >= first:
-                steps.append((first, last))
+            steps.append((first, max(last, first - 1)))
     return sorted(steps)
 
 

@@ -50,7 +50,6 @@ class StackFacts:
         phase: `StackPhase`.
         on_engine: taken on an autograd thread (or inside its engine).
         roles: bit set of `Role`s of all its frames.
-        inner: function and file of the innermost visible Python frame, interned; −1 none.
         module_key: the stack below its outermost module call, interned: what stays the same
             where only the caller's line differs; −1 without a module call.
         has_python: whether any Python frame is in it.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from snapscope.cli.options import ReaderGoneError, discard_stdout
+from snapscope.cli.options import STDOUT_CLOSED, ReaderGoneError, discard, discard_stdout
 from snapscope.cli.root import root
 from snapscope.errors import ExitCode, SnapscopeError
 
@@ -17,14 +17,19 @@ def run(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     try:
-        root.main(args=arguments, prog_name="snapscope", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
+        # What a verb exits with comes back as a value; verbs that end by themselves return None.
+        code = root.main(args=arguments, prog_name="snapscope", standalone_mode=False)
+    except SystemExit as stop:
+        # click ends so by itself in two places: shell completion, and --help whose reader is gone.
+        if isinstance(sys.stdout, click.utils.PacifyFlushWrapper):
+            discard_stdout()
+            return ExitCode.OK
+        return stop.code if isinstance(stop.code, int) else ExitCode.OK
     except (click.Abort, KeyboardInterrupt):
         _complain("interrupted")
         return ExitCode.INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
-        sys.stderr.write(f"{error.format_message()}\n")
+        _write_error(f"{error.format_message()}\n")
         return ExitCode.USAGE
     except click.UsageError as error:
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
@@ -42,23 +47,54 @@ def run(argv: Sequence[str] | None = None) -> int:
         _complain("not enough memory to read this file")
         return ExitCode.INPUT
     except Exception as error:
+        reason = _why_stdout_fails() if isinstance(error, OSError) else None
+        if reason is not None:
+            # --help and --version are written by click, not by `write`.
+            discard_stdout()
+            _complain(f"can't write to stdout: {reason}")
+            return ExitCode.USAGE
         if debug:
             _traceback()
         _complain(f"a bug in snapscope: {type(error).__name__}: {error} (--debug for more)")
         return ExitCode.BUG
-    return ExitCode.OK
+    if code is not None and sys.stdout is None and code == ExitCode.OK:
+        # --help and --version, which click writes nowhere without a word.
+        _complain(STDOUT_CLOSED)
+        return ExitCode.USAGE
+    return code if isinstance(code, int) else ExitCode.OK
 
 
 def _complain(message: str) -> None:
     from snapscope.escaping import escape
 
-    sys.stderr.write(f"snapscope: {escape(message, limit=1000)}\n")
+    _write_error(f"snapscope: {escape(message, limit=1000)}\n")
 
 
 def _traceback() -> None:
     import traceback
 
-    traceback.print_exc()
+    _write_error(traceback.format_exc())
+
+
+def _write_error(text: str) -> None:
+    """Write to stderr where there is one: the exit code tells even if nobody can read why."""
+    if sys.stderr is None:
+        return
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        # What stays in its buffer would fail once more at exit, and change the exit code.
+        discard(sys.stderr)
+
+
+def _why_stdout_fails() -> str | None:
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 __all__ = ["run"]

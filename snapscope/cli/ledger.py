@@ -15,19 +15,29 @@ from snapscope.cli.options import (
     make_page,
     open_history,
     output_options,
+    rules_option,
     write,
 )
 
 
 @click.command("ledger", epilog="Example: snapscope ledger snap.pickle --at oom --by file")
 @file_argument
-@click.option("--at", default="peak", metavar="MOMENT",
-              help="peak, peak-allocated, peak-active, peak-reserved, oom, oom:N, start, end, event:N or "
-              "time:T (µs or ISO). [default: peak]")  # fmt: skip
-@click.option("--by", type=click.Choice(["category", "fine", "site", "file", "stream", "pool"]), default="site",
-              help="What to group by. [default: site]")  # fmt: skip
+@click.option(
+    "--at",
+    default="peak",
+    metavar="MOMENT",
+    help="peak, peak-allocated, peak-active, peak-reserved, oom, oom:N, start, end, event:N, step:N (its peak) "
+    "or time:T (µs or ISO). [default: peak]",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["category", "fine", "site", "file", "module", "stream", "pool", "step"]),
+    default="site",
+    help="What to group by. [default: site]",
+)
 @frame_options
 @output_options(csv=True)
+@rules_option
 @capacity_option
 @device_options
 def command(
@@ -38,6 +48,7 @@ def command(
     ignore: str | None,
     device: int | None,
     capacity: int | None,
+    rules: str | None,
     **options: Any,
 ) -> None:
     """Say who holds the bytes at one moment, and where the rest of the reserved memory is.
@@ -50,7 +61,7 @@ def command(
     from snapscope.analyses.selection import select
     from snapscope.render.ledger import ledger_csv, ledger_json, ledger_text
 
-    history = open_history(file, device)
+    history = open_history(file, device, output, rules)
     selection = select(history, focus=focus, ignore=ignore)
     result = ledger(history, find_moment(history, at), by=By(by), capacity_bytes=capacity, selection=selection)
     if output.form == "json":

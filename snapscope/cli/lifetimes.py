@@ -15,6 +15,7 @@ from snapscope.cli.options import (
     make_page,
     open_history,
     output_options,
+    rules_option,
     write,
 )
 
@@ -23,10 +24,17 @@ from snapscope.cli.options import (
 @file_argument
 @frame_options
 @output_options(csv=True)
+@rules_option
 @capacity_option
 @device_options
 def command(
-    file: str, focus: str | None, ignore: str | None, device: int | None, capacity: int | None, **options: Any
+    file: str,
+    focus: str | None,
+    ignore: str | None,
+    device: int | None,
+    capacity: int | None,
+    rules: str | None,
+    **options: Any,
 ) -> None:
     """Give one row per allocation: size, birth, death, stream, pool and site.
 
@@ -39,7 +47,7 @@ def command(
     from snapscope.analyses.selection import select
     from snapscope.render.lifetimes import lifetimes_csv, lifetimes_json, lifetimes_text
 
-    history = open_history(file, device)
+    history = open_history(file, device, output, rules)
     selection = select(history, focus=focus, ignore=ignore)
     rows = np.arange(len(history.lifetimes)) if selection is None else np.flatnonzero(selection)
     if output.form == "json":

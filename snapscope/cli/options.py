@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 
@@ -16,6 +16,7 @@ from snapscope.errors import UsageError
 from snapscope.units import parse_size
 
 if TYPE_CHECKING:
+    from snapscope.classify.user_rules import UserRule
     from snapscope.history import DeviceHistory
     from snapscope.load import Progress
     from snapscope.model import Snapshot
@@ -29,6 +30,8 @@ else:
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _HOST = -1
+
+STDOUT_CLOSED: Final = "stdout is closed: there is nowhere to write to"
 
 
 class _Size(_IntParamType):
@@ -86,6 +89,13 @@ def device_options(function: _Function) -> _Function:
     return click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")(function)
 
 
+def rules_option(function: _Function) -> _Function:
+    """Add --rules."""
+    return click.option(
+        "--rules", metavar="FILE", help="Your own category rules (TOML): regular expressions on file and function."
+    )(function)
+
+
 def capacity_option(function: _Function) -> _Function:
     """Add --capacity."""
     return click.option("--capacity", type=_Size(), metavar="SIZE", help="The card's size, e.g. 80GiB.")(function)
@@ -130,20 +140,37 @@ def make_output(
     """
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other")
+    if output_path == "":
+        raise UsageError("-o '' names no file: leave it out, or write - for stdout")
+    if output_path == "-":
+        output_path = None
+    if output_path is not None and os.path.isdir(output_path):
+        raise UsageError(f"-o {output_path} is a folder: name a file in it")
     if output_path is not None and not force and os.path.lexists(output_path):
         raise UsageError(f"{output_path} exists: --force overwrites it")
     form = "json" if as_json else "csv" if as_csv else "text"
     return Output(form=form, path=output_path, force=force, top=top, color=color)
 
 
-def open_history(file: str, device: int | None) -> DeviceHistory:
+def open_history(
+    file: str, device: int | None, output: Output | None = None, rules: str | None = None
+) -> DeviceHistory:
     """Read a file and choose a device, with progress on stderr if that is a terminal."""
     from snapscope.history import DeviceHistory
 
-    return DeviceHistory(read(file), device)
+    own: tuple[UserRule, ...] = ()
+    if rules is not None:
+        from snapscope.classify.user_rules import read_rules
+
+        own = read_rules(rules)
+    return DeviceHistory(read(file, output), device, rules=own)
 
 
-def read(file: str) -> Snapshot:
+def _is_same_file(file: str, other: str) -> bool:
+    return file != "-" and os.path.exists(file) and os.path.exists(other) and os.path.samefile(file, other)
+
+
+def read(file: str, output: Output | None = None) -> Snapshot:
     """Read and normalise a file, with progress on stderr if that is a terminal.
 
     Raises:
@@ -151,7 +178,9 @@ def read(file: str) -> Snapshot:
     """
     from snapscope.opening import load_snapshot
 
-    if file == "-" and sys.stdin is not None and sys.stdin.isatty():
+    if output is not None and output.path is not None and _is_same_file(file, output.path):
+        raise UsageError(f"-o {output.path} is the snapshot itself: it would be lost")
+    if file == "-" and is_terminal(sys.stdin):
         raise UsageError("FILE is - but stdin is a terminal: pipe a snapshot into it")
     with _progress(file) as progress:
         return load_snapshot(file, progress=progress)
@@ -161,7 +190,7 @@ def read(file: str) -> Snapshot:
 def _progress(file: str) -> Iterator[Progress | None]:
     # Small files are done before a bar could be read.
     is_small = file != "-" and os.path.isfile(file) and os.path.getsize(file) < 16 << 20
-    if is_small or not sys.stderr.isatty():
+    if is_small or not is_terminal(sys.stderr):
         yield None
         return
     from rich.console import Console
@@ -177,10 +206,18 @@ def make_page(output: Output) -> Page:
     """Return a page that suits where the text goes."""
     from snapscope.render.page import Page
 
-    is_terminal = output.path is None and sys.stdout is not None and sys.stdout.isatty()
+    is_shown = output.path is None and is_terminal(sys.stdout)
     wants_color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    color = output.color == "always" or (output.color == "auto" and is_terminal and wants_color)
-    return Page(width=terminal_width() if is_terminal else None, color=color)
+    color = output.color == "always" or (output.color == "auto" and is_shown and wants_color)
+    return Page(width=terminal_width() if is_shown else None, color=color)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Tell whether a stream is a terminal; one that is closed is none."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
 
 
 def terminal_width() -> int:
@@ -190,20 +227,17 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((80, 24)).columns
 
 
-def write(output: Output, pieces: str | bytes | Iterable[bytes]) -> None:
+def write(output: Output, pieces: str | bytes | Iterable[str | bytes]) -> None:
     """Write a result to stdout or to the file of -o.
 
     Raises:
         UsageError: the file can't be written.
     """
-    if isinstance(pieces, str):
-        # A terminal or locale may not know every character: never fail on that.
-        pieces = pieces.encode("utf-8", "backslashreplace")
-    chunks = [pieces] if isinstance(pieces, bytes) else pieces
+    chunks = map(_as_bytes, [pieces] if isinstance(pieces, (str, bytes)) else pieces)
     try:
         if output.path is None:
             if sys.stdout is None:
-                raise UsageError("stdout is closed: there is nowhere to write to")
+                raise UsageError(STDOUT_CLOSED)
             for chunk in chunks:
                 sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
@@ -220,6 +254,22 @@ def write(output: Output, pieces: str | bytes | Iterable[bytes]) -> None:
         raise UsageError(f"can't write {output.path or 'to stdout'}: {error.strerror}") from None
 
 
+def _as_bytes(piece: str | bytes) -> bytes:
+    # Text may hold lone surrogates, of a file's name: never fail on that.
+    return piece.encode("utf-8", "backslashreplace") if isinstance(piece, str) else piece
+
+
 def discard_stdout() -> None:
     """Send what is left in stdout's buffer nowhere: flushing it at exit would fail once more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    discard(sys.stdout)
+
+
+def discard(stream: TextIO) -> None:
+    """Send what a stream still holds, and all that comes, nowhere."""
+    # A stream that is closed, or none of the system's, has no buffer to fail at exit.
+    with suppress(OSError, ValueError):
+        number = stream.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        if nowhere != number:
+            os.close(nowhere)

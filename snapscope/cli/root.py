@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Final
 
@@ -15,6 +16,9 @@ VERBS: Final = {
     "ledger": "Who holds the bytes at one moment.",
     "timeline": "Bytes over the events of the history.",
     "lifetimes": "One row per allocation, from birth to death.",
+    "steps": "One row per step of the run, and its phases.",
+    "explain": "One allocation: its life, its stack, its neighbours.",
+    "graph": "The graph of what reuses whose memory, for networkx and others.",
 }
 
 
@@ -41,6 +45,8 @@ class _LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
+            if os.path.exists(args[0]):
+                raise click.UsageError(f"say what to do with {args[0]}: snapscope open {args[0]}", ctx) from None
             known = ", ".join(VERBS)
             raise click.UsageError(f"no verb {args[0]!r}: there are {known}", ctx) from None
 

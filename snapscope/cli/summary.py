@@ -15,6 +15,7 @@ from snapscope.cli.options import (
     make_page,
     open_history,
     output_options,
+    rules_option,
     write,
 )
 
@@ -23,10 +24,17 @@ from snapscope.cli.options import (
 @file_argument
 @frame_options
 @output_options(csv=False)
+@rules_option
 @capacity_option
 @device_options
 def command(
-    file: str, focus: str | None, ignore: str | None, device: int | None, capacity: int | None, **options: Any
+    file: str,
+    focus: str | None,
+    ignore: str | None,
+    device: int | None,
+    capacity: int | None,
+    rules: str | None,
+    **options: Any,
 ) -> None:
     """Say what FILE is, what it covers, where its memory went, and what fills it at the peak."""
     output = make_output(**options)
@@ -34,7 +42,7 @@ def command(
     from snapscope.analyses.summary import summarise
     from snapscope.render.summary import summary_json, summary_text
 
-    history = open_history(file, device)
+    history = open_history(file, device, output, rules)
     selection = select(history, focus=focus, ignore=ignore)
     result = summarise(history, capacity_bytes=capacity, selection=selection)
     if output.form == "json":

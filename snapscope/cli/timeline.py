@@ -15,6 +15,7 @@ from snapscope.cli.options import (
     make_page,
     open_history,
     output_options,
+    rules_option,
     terminal_width,
     write,
 )
@@ -27,6 +28,7 @@ from snapscope.cli.options import (
 @click.option("--exact", is_flag=True, help="Every event.")
 @frame_options
 @output_options(csv=True)
+@rules_option
 @capacity_option
 @device_options
 def command(
@@ -37,6 +39,7 @@ def command(
     ignore: str | None,
     device: int | None,
     capacity: int | None,
+    rules: str | None,
     **options: Any,
 ) -> None:
     """Give requested, allocated and reserved bytes over the events of the history.
@@ -48,7 +51,7 @@ def command(
     from snapscope.analyses.timeline import timeline
     from snapscope.render.timeline import timeline_csv, timeline_json, timeline_text
 
-    history = open_history(file, device)
+    history = open_history(file, device, output, rules)
     is_text = output.form == "text"
     width = terminal_width() if is_text else 0
     result = timeline(

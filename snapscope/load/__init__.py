@@ -15,8 +15,9 @@ from snapscope.load.containers import MAX_PICKLE_RATIO, unpack
 from snapscope.load.detect import HEAD_BYTES, Encoding, detect_encoding
 from snapscope.load.html import read_page
 from snapscope.load.json_reader import read_json
-from snapscope.load.pickle_reader import paused_gc, read_pickle
-from snapscope.load.quoting import quote_text
+from snapscope.load.pickle_reader import Unpickled, paused_gc, read_pickle
+from snapscope.load.quoting import quote_bytes, quote_text
+from snapscope.load.scanner import MAX_TRAILING_BYTES
 from snapscope.load.source import CountedSource, Input, Progress, input_name, open_source
 from snapscope.load.unwrap import RawValue, find_snapshot
 from snapscope.model import Notice, Source
@@ -90,7 +91,7 @@ def _read(source: CountedSource, name: str) -> RawSnapshot:
             notices.append(
                 Notice(
                     code="trailing_bytes",
-                    message=f"{unpickled.trailing_bytes:,} bytes after the end of the pickle were left alone",
+                    message=_describe_rest(unpickled),
                     bytes=unpickled.trailing_bytes,
                 )
             )
@@ -112,11 +113,21 @@ def _read(source: CountedSource, name: str) -> RawSnapshot:
         value=found.value,
         source=Source(
             name=name,
-            size_bytes=source.bytes_read,
+            # A long rest isn't read to its end.
+            size_bytes=max(source.bytes_read, source.total_bytes or 0),
             containers=containers,
             encoding=encoding.value,
             protocol=protocol,
         ),
         notices=tuple(notices),
         stream_bytes=stream_bytes,
+    )
+
+
+def _describe_rest(unpickled: Unpickled) -> str:
+    count = unpickled.trailing_bytes
+    number = f"{count:,}" if count <= MAX_TRAILING_BYTES else f"more than {MAX_TRAILING_BYTES:,}"
+    return (
+        f"{number} bytes after the end of the pickle were left alone: "
+        f"they begin with {quote_bytes(unpickled.trailing_head)}"
     )

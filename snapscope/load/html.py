@@ -23,10 +23,10 @@ def read_page(stream: Readable) -> tuple[PeekReader, int]:
     Raises:
         NotASnapshotError: the page holds no file.
         TruncatedError: the page ends within it.
-        MalformedError: the file is no base64.
+        MalformedError: the file is no base64, or the page is too large.
         EmptyFileError: the file is empty.
     """
-    page = read_all(stream)
+    page = read_all(stream, "HTML")
     files = _FILE.finditer(page)
     first = next(files, None)
     if first is None:

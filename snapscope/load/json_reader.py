@@ -36,9 +36,9 @@ def read_json(stream: Readable) -> Parsed:
 
     Raises:
         TruncatedError: the text ends before its value does.
-        MalformedError: it is no valid JSON or no UTF-8.
+        MalformedError: it is no valid JSON, no UTF-8, or too large.
     """
-    text = _as_utf8(read_all(stream))
+    text = _as_utf8(read_all(stream, "JSON"))
     size = len(text)
     try:
         return Parsed(value=orjson.loads(text), stream_bytes=size)

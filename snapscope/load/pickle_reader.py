@@ -39,13 +39,15 @@ class Unpickled:
         value: dicts, lists, tuples, strings, numbers, True, False, None.
         protocol: 0 to 5.
         stream_bytes: bytes of the pickle up to STOP.
-        trailing_bytes: bytes after STOP, unless they are NULs.
+        trailing_bytes: bytes after STOP, unless they are NULs; more than `MAX_TRAILING_BYTES` aren't counted.
+        trailing_head: the first of them.
     """
 
     value: Any
     protocol: int
     stream_bytes: int
     trailing_bytes: int
+    trailing_head: bytes
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -104,7 +106,7 @@ def paused_gc() -> Iterator[None]:
 
 
 def read_pickle(stream: PeekReader) -> Unpickled:
-    """Read one pickle of plain values from the stream, and the stream to its end.
+    """Read one pickle of plain values from the stream, and the stream to its end unless that is far.
 
     Strings may hold lone surrogates: pickle writes and reads them. Strings of Python 2 are bytes;
     they are taken as UTF-8, what isn't as lone surrogates.
@@ -130,9 +132,11 @@ def read_pickle(stream: PeekReader) -> Unpickled:
             f"is no valid pickle: {quote_text(str(error) or type(error).__name__)} "
             f"(before byte {scanner.stream_bytes:,})"
         ) from None
+    trailing_bytes, trailing_head = scanner.trailing_bytes()
     return Unpickled(
         value=value,
         protocol=scanner.protocol,
         stream_bytes=scanner.stream_bytes,
-        trailing_bytes=scanner.trailing_bytes(),
+        trailing_bytes=trailing_bytes,
+        trailing_head=trailing_head,
     )

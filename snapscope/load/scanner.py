@@ -160,17 +160,23 @@ class OpcodeScanner:
                 )
         return b""
 
-    def trailing_bytes(self) -> int:
-        """Read to the end and return how many bytes follow STOP; 0 if they are NULs only."""
+    def trailing_bytes(self) -> tuple[int, bytes]:
+        """Read on and return how many bytes follow STOP, and the first of them; 0 if they are NULs only.
+
+        No more than `MAX_TRAILING_BYTES` are read: a number beyond means that there may be any number.
+        """
         count = 0
         is_padding = True
         rest = self._buffer + self._cut_header or self._stream.read(CHUNK_BYTES)
-        # To the end in any case: a compressed stream has its checksum there.
+        head = rest[:16]
+        # To the end, if it isn't far: a compressed stream has its checksum there.
         while rest:
             count += len(rest)
+            if count > MAX_TRAILING_BYTES:
+                return MAX_TRAILING_BYTES + 1, head
             is_padding = is_padding and not rest.strip(b"\0")
             rest = self._stream.read(CHUNK_BYTES)
-        return 0 if is_padding else count
+        return (0, b"") if is_padding else (count, head)
 
     # ---------------------------------------------------------------- the buffer
 

@@ -9,12 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, Final, Protocol, TypeAlias
 
-from snapscope.errors import InputError
+from snapscope.errors import InputError, MalformedError
+from snapscope.units import format_bytes
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes read so far, as stored, and their total if it is known."""
 
 _PROGRESS_STEP: Final = 1 << 20
+
+MAX_TEXT_BYTES: Final = 4 << 30
+"""Bytes of JSON or HTML, unpacked, at most: unlike a pickle it has to be in memory as a whole."""
 
 
 class Readable(Protocol):
@@ -87,11 +91,24 @@ class PeekReader:
         return self._stream.read(size)
 
 
-def read_all(stream: Readable) -> bytearray:
-    """Return everything up to the end of the stream."""
+def read_all(stream: Readable, kind: str) -> bytearray:
+    """Return everything up to the end of the stream.
+
+    Args:
+        stream: what to read.
+        kind: what an error calls it.
+
+    Raises:
+        MalformedError: there are more than `MAX_TEXT_BYTES`.
+    """
     content = bytearray()
     while chunk := stream.read(1 << 20):
         content += chunk
+        if len(content) > MAX_TEXT_BYTES:
+            raise MalformedError(
+                f"holds more than {format_bytes(MAX_TEXT_BYTES)} of {kind}, the most that is read: use the pickle "
+                "that _dump_snapshot wrote"
+            )
     return content
 
 
@@ -121,6 +138,8 @@ def open_source(source: Input, *, progress: Progress | None = None) -> Iterator[
     elif isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
         if path == "-":
+            if sys.stdin is None or sys.stdin.closed:
+                raise InputError("is closed: pipe a snapshot into it")
             yield CountedSource(sys.stdin.buffer, progress=progress)
             return
         with _open_path(path) as stream:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
@@ -50,6 +51,11 @@ _DEFAULTS: Final[dict[str, Any]] = {
 _TEXT_KEYS: Final = frozenset(("action", "compile_context", "user_metadata"))
 _QUIET_KEYS: Final = frozenset(("device_free", "category"))
 _MAX_NAMES: Final = 20
+# Bounds of free text: a file may share one long string among any number of entries.
+_MAX_PAIRS: Final = 20
+_MAX_PART: Final = 200
+_MAX_LINES: Final = 200
+_MAX_LINE_TEXT: Final = 500
 _ADDRESS_MASK: Final = (1 << 64) - 1
 
 
@@ -177,6 +183,7 @@ class _Seldom:
 def _seldom(events: Sequence[Entry], keys: frozenset[str], stacks: StackInterner) -> _Seldom:
     """Find keys beside `keys`, which all events have."""
     found = _Seldom(set(), Counter(), [], [])
+    joined: dict[int, int] = {}
     if sum(map(len, events)) == len(events) * len(keys):
         return found
     for row, event in enumerate(events):
@@ -188,7 +195,11 @@ def _seldom(events: Sequence[Entry], keys: frozenset[str], stacks: StackInterner
             elif key == "forward_frames":
                 lines = event[key] if isinstance(event[key], list) else []
                 found.rows.append(row)
-                found.texts.append(stacks.strings["\n".join(text_of(line) for line in lines[:200])])
+                # Events may share one list, and its lines one long string.
+                if id(lines) not in joined:
+                    text = "\n".join(text_of(line)[:_MAX_LINE_TEXT] for line in lines[:_MAX_LINES])
+                    joined[id(lines)] = stacks.strings[text]
+                found.texts.append(joined[id(lines)])
             elif key not in _QUIET_KEYS:
                 found.unknown[text_of(key)[:60]] += 1
     return found
@@ -280,7 +291,8 @@ def _actions(numbers: Int32Column, what: str, strings: Interner, notices: Notice
 def _metadata_text(value: Any) -> str:
     """The viewer accepts a dict as `user_metadata`: write it as `key=value` pairs."""
     if type(value) is dict:
-        return ", ".join(f"{text_of(key)}={text_of(item)}" for key, item in list(value.items())[:20])
+        parts = [(text_of(key), text_of(item)) for key, item in islice(value.items(), _MAX_PAIRS)]
+        return ", ".join(f"{key[:_MAX_PART]}={item[:_MAX_PART]}" for key, item in parts)
     return text_of(value)
 
 

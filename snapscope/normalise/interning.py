@@ -23,6 +23,11 @@ _MAX_LINE = (1 << 63) - 1
 # Longer stacks are remembered by the identity of their list instead of being compared, so
 # that a file can't make two huge lists cost their length at every event.
 _LONGEST_COMPARED = 512
+# No name of a function (C++ templates are the longest) or file is longer; what is, is cut.
+_MAX_NAME = 4096
+# Longer values aren't compared at every event either.
+_LONGEST_COMPARED_TEXT = 1000
+_MOST_COMPARED_KEYS = 16
 
 # Numbers inside the interner are one higher than in the table, so that the guess for
 # "no stack" (-1 in the table) has a place of its own in the lists.
@@ -159,7 +164,12 @@ class StackInterner:
     @staticmethod
     def _is_flat(frames: Any) -> bool:
         return type(frames) is list and all(
-            type(frame) is dict and all(type(value) in (str, int, type(None)) for value in frame.values())
+            type(frame) is dict
+            and len(frame) <= _MOST_COMPARED_KEYS
+            and all(
+                value is None or type(value) is int or (type(value) is str and len(value) <= _LONGEST_COMPARED_TEXT)
+                for value in frame.values()
+            )
             for frame in frames
         )
 
@@ -175,7 +185,8 @@ class StackInterner:
         line = frame.get("line", 0)
         if type(line) is not int or not -_MAX_LINE <= line <= _MAX_LINE:
             line = 0
-        key = (self.strings[text_of(frame.get("name"))], self.strings[text_of(frame.get("filename"))], line)
+        name, filename = text_of(frame.get("name"))[:_MAX_NAME], text_of(frame.get("filename"))[:_MAX_NAME]
+        key = (self.strings[name], self.strings[filename], line)
         number = self._frames[key]
         if len(frame) > 3:
             self._note_extras(number, frame)
@@ -184,7 +195,7 @@ class StackInterner:
         return number
 
     def _note_extras(self, number: int, frame: Mapping[Any, Any]) -> None:
-        extras = {key: text_of(frame[key]) for key in _FX_KEYS if frame.get(key) is not None}
+        extras = {key: text_of(frame[key])[:_MAX_NAME] for key in _FX_KEYS if frame.get(key) is not None}
         if extras:
             self._frame_extras.setdefault(number, extras)
         self.num_unknown_frame_keys += sum(key not in _FRAME_KEYS for key in frame)

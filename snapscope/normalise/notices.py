@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from snapscope.model import Notice
+
+# Sums over a contradictory file may exceed what JSON and columns can hold.
+_MAX_INT64: Final = (1 << 63) - 1
 
 
 class NoticeLog:
@@ -23,7 +27,7 @@ class NoticeLog:
         if before is not None:
             count += before.count
             num_bytes += before.bytes
-        self._notices[code, message] = Notice(code=code, message=message, count=count, bytes=num_bytes)
+        self._notices[code, message] = Notice(code=code, message=message, count=count, bytes=min(num_bytes, _MAX_INT64))
 
     def freeze(self) -> tuple[Notice, ...]:
         """Return what was noted."""

@@ -37,6 +37,7 @@ _STATES: Final = {
     "inactive": BlockState.INACTIVE,
 }
 _ADDRESS_MASK: Final = (1 << 64) - 1
+_MAX_TOTAL: Final = 1 << 62
 
 
 class _SegmentRows:
@@ -194,6 +195,8 @@ def _tables(rows: _SegmentRows, what: str, notices: NoticeLog) -> tuple[SegmentT
     table = SegmentTable(
         **{n: np.array(c, dtype=t) for n, c, t in zip(segment_names, columns, segment_types, strict=True)}
     )
+    if table.size_bytes.sum(dtype=np.float64) > _MAX_TOTAL or sum(row[1] for row in blocks) > _MAX_TOTAL:
+        raise MalformedError(f"{what}: the sizes add up to an absurd total")
     if len(table) > 1:
         ends = table.addr[:-1] + table.size_bytes[:-1].astype(np.uint64)
         overlap = ends > table.addr[1:]

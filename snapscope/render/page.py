@@ -17,7 +17,7 @@ from rich.text import Text
 from snapscope.escaping import escape
 from snapscope.history import DeviceHistory
 from snapscope.model import HOST_DEVICE, Notice
-from snapscope.units import format_bytes, format_count
+from snapscope.units import count_of, format_bytes, format_count
 
 _WIDE: Final = 10_000
 _MAX_NOTICES: Final = 12
@@ -97,7 +97,8 @@ class Page:
 def device_line(history: DeviceHistory) -> str:
     """Return `FILE · device 2 (also: device 0, 3 events)`."""
     others = [
-        f"{tables.label}: {format_count(len(tables.events))} events, {format_bytes(tables.reserved_bytes)}"
+        f"{tables.label}: {count_of(len(tables.events), 'event')}, {format_bytes(tables.reserved_bytes)}"
+        + (f", {count_of(len(tables.events.oom_events), 'OOM')}" if len(tables.events.oom_events) else "")
         for tables in history.snapshot.devices
         if tables.device != history.device and (len(tables.events) or tables.reserved_bytes)
     ]

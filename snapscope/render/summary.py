@@ -109,16 +109,17 @@ def summary_text(history: DeviceHistory, result: Summary, page: Page, *, top: in
         page.title("out of memory")
         page.table([_oom_row(oom) for oom in result.ooms], align="lrrrrf",
                    header=("", "asked for", "device free", "reserved", "live", "by"))  # fmt: skip
-    moment = when(result.ledger.at) if history.num_events else "in the final state"
+    # Where the run died of it, the OOM is the moment that matters, and only there the file tells
+    # what the driver had free.
+    shown = result.oom_ledger or result.ledger
+    moment = when(shown.at) if has_history(history) else "in the final state"
     page.title(f"by category {moment}")
-    write_categories(page, result.ledger)
+    write_categories(page, shown)
     page.title("who holds it")
-    write_rows(page, result.ledger, top=top)
-    # Only an oom event tells what the driver had free, so there the ladder reaches further.
-    rungs, place = (result.ooms[-1].balance, "at the last OOM") if result.ooms else (result.ladder, moment)
-    page.title(f"the ladder {place}")
-    write_ladder(page, rungs)
-    if history.num_events:
+    write_rows(page, shown, top=top)
+    page.title("the ladder")
+    write_ladder(page, shown.balance)
+    if has_history(history):
         _write_peaks(page, result)
     page.title("what this file can tell")
     page.table(_coverage_rows(history, result.coverage), align="lf")
@@ -144,6 +145,11 @@ def _write_peaks(page: Page, result: Summary) -> None:
         page.line(
             f"  at the live peak {format_bytes(result.ladder.reserved_bytes)} were reserved, less than the highest"
         )
+
+
+def has_history(history: DeviceHistory) -> bool:
+    """Tell whether there is more than a final state (`enabled="state"` keeps the last event)."""
+    return history.num_events > 1
 
 
 def coverage_line(coverage: Coverage) -> str:
@@ -174,7 +180,7 @@ def headline(history: DeviceHistory, result: Summary) -> str:
             f"{last.site}, with {format_bytes(last.balance.requested_bytes)} live and "
             f"{format_bytes(last.balance.reserved_bytes)} reserved{total}"
         )
-    if not history.num_events:
+    if not has_history(history):
         return (
             f"{format_bytes(result.end.requested_bytes)} live, {format_bytes(result.end.reserved_bytes)} reserved: "
             f"the final state only, no history in this file"
@@ -188,10 +194,8 @@ def headline(history: DeviceHistory, result: Summary) -> str:
 
 def _asked(oom: OomFacts) -> str:
     """Return the request, and the segment that PyTorch's own message names in its place."""
-    request = format_bytes(oom.requested_bytes)
-    if oom.segment_bytes == oom.requested_bytes:
-        return request
-    return f"{request} (a segment of {format_bytes(oom.segment_bytes)})"
+    request, segment = format_bytes(oom.requested_bytes), format_bytes(oom.segment_bytes)
+    return request if request == segment else f"{request} (a segment of {segment})"
 
 
 def _peak_row(name: str, peak: Peak, meaning: str) -> tuple[str, str, str, str]:
@@ -214,17 +218,17 @@ def _oom_row(oom: OomFacts) -> tuple[str, ...]:
 def _coverage_rows(history: DeviceHistory, coverage: Coverage) -> list[tuple[str, str]]:
     facts = history.snapshot.format
     rows = [("  file", f"{_container(history.snapshot.source)}, written by {_version(facts.torch_version)}")]
-    if coverage.num_events:
+    if coverage.head is not Head.NO_HISTORY:
         span = ""
         if coverage.start_time_us is not None and coverage.end_time_us is not None:
             seconds = (coverage.end_time_us - coverage.start_time_us) / 1e6
             span = f" over {seconds:,.3f} s from {format_time(coverage.start_time_us)} UTC"
-        rows.append(("  history", f"{format_count(coverage.num_events)} events{span}"))
+        rows.append(("  history", f"{count_of(coverage.num_events, 'event')}{span}"))
     else:
         rows.append(("  history", "no history in this file: the final state only"))
     if coverage.head is not Head.NO_HISTORY:
         rows.append(("  beginning", _head_text(coverage)))
-    if coverage.num_events:
+    if coverage.head is not Head.NO_HISTORY:
         rows.append(("  explained", explained_share(coverage)))
     if coverage.missing_actions:
         rows.append(

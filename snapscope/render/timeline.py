@@ -63,7 +63,7 @@ def timeline_csv(result: Timeline) -> Iterator[bytes]:
 
 def timeline_text(history: DeviceHistory, result: Timeline, page: Page, *, width: int) -> str:
     """Return the curve of requested bytes as block characters, with reserved above it."""
-    if not result.num_events:
+    if result.num_events < 2:
         page.line("no history in this file: there is no timeline, only the final state", style="bold")
         page.line(device_line(history))
         page.line(

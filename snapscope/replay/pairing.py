@@ -229,7 +229,8 @@ def _close_strays(life: _Lives, stray: Int64Column, last_event: int, notices: li
             end = int(life.birth[over].min())
             overlapped[place] = True
             life.completed[row] = end
-            if life.requested[row] == NEVER:
+            # A free asked for after that can't have been this one's.
+            if life.requested[row] == NEVER or life.requested[row] > end:
                 life.requested[row] = end
     rest = stray[~overlapped]
     life.completed[rest] = np.maximum(last_event, life.event[rest])

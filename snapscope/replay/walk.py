@@ -274,7 +274,7 @@ class _Walk:
                     start_of[end] = addr + rounded
                     sizes[row] = rounded
                 else:
-                    del start_of[end]
+                    start_of.pop(end, None)
                     sizes[row] = rounded + rest
             elif kind == _CLOSE:
                 size = sizes[row]
@@ -326,7 +326,7 @@ class _Walk:
                 self._is_exact[row] = 1
                 self._num_odd -= 1
                 self._odd_bytes -= rounded
-            del self._end_of[start]
+            self._end_of.pop(start, None)
         elif start < addr:
             self._add_free(start, addr)
         self._start_of.pop(stop, None)
@@ -382,7 +382,9 @@ class _Walk:
             self._odd_bytes += end - start
             return
         low, high = home
-        del self._end_of[low], self._start_of[high]
+        # Segments that overlap (a contradictory file) may have lost one of the two.
+        self._end_of.pop(low, None)
+        self._start_of.pop(high, None)
         if low < start:
             self._add_free(low, start)
         if end < high:

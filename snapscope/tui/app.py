@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar, Final
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.constants import DEFAULT_THEME
 from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import Screen
@@ -16,6 +18,7 @@ from textual.screen import Screen
 from snapscope.errors import ExitCode, SnapscopeError, UsageError
 from snapscope.escaping import escape
 from snapscope.history import DeviceHistory
+from snapscope.load import Input
 from snapscope.tui.background import Background, post_from_thread
 from snapscope.tui.curve import Window
 from snapscope.tui.loading import Loader, Progress
@@ -24,6 +27,10 @@ from snapscope.tui.screens.loading import LoadingScreen
 from snapscope.tui.screens.timeline import TimelineScreen
 from snapscope.tui.screens.view import ViewScreen
 from snapscope.tui.state import Focus, OpenRequest, ViewState, answer_event, make_focus, open_device
+from snapscope.tui.terminal import piped_input
+
+# Colours mixed for millions of shades turn to mud on sixteen.
+_FEW_COLORS_THEME: Final = "ansi-dark"
 
 VIEWS: Final[dict[str, type[ViewScreen]]] = {"timeline": TimelineScreen}
 """The views by the name that `--view` takes; each is a mode of the app."""
@@ -65,6 +72,10 @@ class _Focused(Message):
 class SnapscopeApp(App[int]):
     """The terminal UI of one snapshot.
 
+    Args:
+        request: what to open.
+        source: what to read it from, where that isn't `request.source` (see `piped_input`).
+
     Attributes:
         state: what all views show; None while the file is read.
         error: what ended the app, to be raised when the terminal is restored.
@@ -84,19 +95,20 @@ class SnapscopeApp(App[int]):
         "widgets/keybar.tcss",
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c", "interrupt", "Quit", show=False, priority=True, system=True),
-        Binding("ctrl+q", "leave", "Quit", show=False, priority=True, system=True),
+        Binding("ctrl+c", "interrupt", "quit", show=False, priority=True, system=True),
+        Binding("ctrl+q", "leave", "quit", show=False, priority=True, system=True),
     ]
 
     state: reactive[ViewState | None] = reactive(None)
 
-    def __init__(self, request: OpenRequest) -> None:
+    def __init__(self, request: OpenRequest, source: Input | None = None) -> None:
         super().__init__()
         self.error: Exception | None = None
         self._request = request
         self._loading_screen = LoadingScreen(request.source)
         self._loader = Loader(
             request,
+            request.source if source is None else source,
             on_progress=lambda progress: post_from_thread(self, _Loading(progress)),
             on_done=lambda state: post_from_thread(self, _Loaded(state)),
             on_error=self.fail_from_thread,
@@ -114,6 +126,9 @@ class SnapscopeApp(App[int]):
 
     def on_mount(self) -> None:
         """Begin to load once the first frame is painted."""
+        has_few_colors = self.console.color_system == "standard"
+        if has_few_colors and self.theme == DEFAULT_THEME and _FEW_COLORS_THEME in self.available_themes:
+            self.theme = _FEW_COLORS_THEME
         self.call_after_refresh(self._loader.start)
 
     def on_unmount(self) -> None:
@@ -137,8 +152,6 @@ class SnapscopeApp(App[int]):
         is_first = self.state is None
         self.state = message.state
         if is_first:
-            # What was loaded stays: the collector needn't look at it again.
-            gc.freeze()
             await self.switch_mode(self._request.view)
 
     def on__focused(self, message: _Focused) -> None:
@@ -187,11 +200,16 @@ class SnapscopeApp(App[int]):
         offered: set[str] = set()
         for active in screen.active_bindings.values():
             binding = active.binding
-            if not active.enabled or binding.system or binding.action in offered or not binding.description:
+            if (
+                not active.enabled
+                or binding.action in offered
+                or binding.action.startswith("screen.")
+                or not binding.description
+            ):
                 continue
             offered.add(binding.action)
             name, _, help_text = binding.description.partition(": ")
-            title = f"{name}  [{binding.key_display or self.get_key_display(binding)}]"
+            title = f"{name}  (key {binding.key_display or self.get_key_display(binding)})"
             yield SystemCommand(
                 title,
                 help_text or name,
@@ -222,12 +240,24 @@ def _open_other_device(job: tuple[ViewState, int]) -> ViewState:
     )
 
 
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    """Let the screen's thread have its turn every millisecond, while others work."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(0.001)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
+
+
 def open_app(request: OpenRequest) -> int:
     """Run the app; see `snapscope.tui.run_app`."""
     if request.view not in VIEWS:
         raise UsageError(f"no view {request.view!r}: there is {', '.join(VIEWS)}")
-    app = SnapscopeApp(request)
-    result = app.run()
+    with piped_input(request.source) as source, _short_turns():
+        app = SnapscopeApp(request, source)
+        result = app.run()
     if app.error is not None:
         raise app.error
     if result is None:

@@ -79,7 +79,8 @@ class Window:
         num_states = self.num_states // 2 if is_closer else self.num_states * 2
         num_states = min(max(num_states, min(MIN_STATES, total)), total)
         share = (state - self.first) / max(self.num_states, 1)
-        return Window(first=round(state - share * num_states), num_states=num_states).fitted(total)
+        before = min(round(share * num_states), num_states - 1)
+        return Window(first=state - before, num_states=num_states).fitted(total)
 
 
 def cell_maxima(values: Int64Column, window: Window, num_cells: int) -> Int64Column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -22,6 +23,9 @@ from snapscope.units import format_address, format_bytes, format_count, format_s
 _MAX_FRAMES = 400
 _TEXT_LIMIT = 400
 _SHORT_LIMIT = 50
+_ALLOCATOR_FUNCTION = re.compile(r"c10::|at::detail::|torch::unwind|torch::CapturedTraceback|torch::cuda::|\?\?")
+_AUTOGRAD_NODE = re.compile(r"\b\w+Backward\d*\b(?=::apply)|\bAccumulateGrad\b")
+_CPP_ARGUMENTS = re.compile(r"[<(].*", re.DOTALL)
 
 
 def describe(live: LiveRows, row: Row, *, shows_all_frames: bool, is_compact: bool = False) -> Content:
@@ -91,7 +95,7 @@ def _sizes(history: DeviceHistory, lifetimes: Int64Column) -> str:
     low, high = int(sizes.min()), int(sizes.max())
     size = f"{format_bytes(low)} each" if low == high else f"{format_bytes(low)} to {format_bytes(high)} each"
     is_before = born == BEFORE
-    parts = [size]
+    parts = [size] if len(lifetimes) > 1 else []
     if is_before.any():
         parts.append(f"{format_count(int(is_before.sum()))} from before the history")
     if not is_before.all():
@@ -99,10 +103,10 @@ def _sizes(history: DeviceHistory, lifetimes: Int64Column) -> str:
         span = (
             f"event {format_count(first)}" if first == last else f"events {format_count(first)} to {format_count(last)}"
         )
-        parts.append(f"born {span}")
-    streams = np.unique(table.stream[lifetimes])
-    if len(streams) > 1:
-        parts.append(f"on {len(streams)} streams")
+        parts.append(span)
+    streams = table.stream[lifetimes]
+    if (streams != streams[0]).any():
+        parts.append(f"on {len(np.unique(streams))} streams")
     return ", ".join(parts)
 
 
@@ -169,8 +173,10 @@ def _labels(history: DeviceHistory, born: int) -> Iterator[Content]:
         return
     events, strings = history.tables.events, history.snapshot.stacks.strings
     for name, column in (("user_metadata", events.user_metadata), ("compile_context", events.compile_context)):
-        if column[born] >= 0:
-            yield Content.assemble((f"{name} ", QUIET), escape(strings[column[born]], limit=_TEXT_LIMIT))
+        text = strings[column[born]] if column[born] >= 0 else ""
+        # PyTorch writes N/A where nothing was being compiled.
+        if text not in ("", "N/A"):
+            yield Content.assemble((f"{name} ", QUIET), escape(text, limit=_TEXT_LIMIT))
     found = np.flatnonzero(events.forward_events == born)
     if len(found):
         text = strings[events.forward_text[found[0]]]
@@ -186,17 +192,29 @@ def _why_no_stack(history: DeviceHistory) -> str:
 
 
 def _running_stack(history: DeviceHistory, stack: int) -> Content:
-    """Return the user's frames in one paragraph, innermost first."""
+    """Return the user's frames in one paragraph, innermost first; C++ ones where there are none."""
     sites = history.sites
     callers = [escape(caller, limit=_TEXT_LIMIT) for caller in sites.callers(stack)]
-    site = escape(sites.of_stack(stack).label, limit=_TEXT_LIMIT)
-    names = callers if callers and callers[0] == site else [site, *callers]
+    site = sites.of_stack(stack)
+    label = escape(site.label, limit=_TEXT_LIMIT)
     visible = sites.visible_frames(stack).tolist()
-    if not callers:
-        names = [escape(sites.frame_label(frame), limit=_SHORT_LIMIT) for frame in visible[:20]] or [site]
-    num_others = len(visible) - len(callers) if callers else max(len(visible) - 20, 0)
+    if site.file:
+        names = callers if callers and callers[0] == label else [label, *callers]
+    else:
+        names = [label, *dict.fromkeys(_short_functions(history, visible))]
+    num_others = len(visible) - len(callers) if site.file else 0
     others = f"  ({num_others} library frames folded)" if num_others > 0 else ""
     return Content.assemble((names[0], STRONG), "".join(f" < {name}" for name in names[1:]), (others, QUIET))
+
+
+def _short_functions(history: DeviceHistory, frames: list[int]) -> Iterator[str]:
+    """Yield what C++ frames say: the autograd nodes among them, else the functions."""
+    functions = [history.snapshot.stacks.function_of(frame)[:_TEXT_LIMIT] for frame in frames]
+    nodes = [match[0] for function in functions if (match := _AUTOGRAD_NODE.search(function))]
+    for function in nodes or functions[:20]:
+        if not _ALLOCATOR_FUNCTION.match(function):
+            plain = _CPP_ARGUMENTS.sub("", function.replace("(anonymous namespace)::", ""))
+            yield escape("::".join(plain.split("::")[-2:]), limit=_SHORT_LIMIT)
 
 
 def _stack(history: DeviceHistory, stack: int, *, shows_all_frames: bool) -> Iterator[Content]:

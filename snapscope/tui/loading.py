@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 from snapscope.history import DeviceHistory
-from snapscope.load import RawSnapshot, paused_gc, read_snapshot
+from snapscope.load import Input, RawSnapshot, paused_gc, read_snapshot
 from snapscope.model import Snapshot
 from snapscope.normalise import normalise
 from snapscope.sites import Sites
@@ -54,6 +54,7 @@ class Loader:
 
     Args:
         request: what to open.
+        source: what to read it from.
         on_progress, on_done, on_error: called in the loader's thread; none of them once
             `cancel` was called.
     """
@@ -61,12 +62,14 @@ class Loader:
     def __init__(
         self,
         request: OpenRequest,
+        source: Input,
         *,
         on_progress: Callable[[Progress], None],
         on_done: Callable[[ViewState], None],
         on_error: Callable[[Exception], None],
     ) -> None:
         self._request = request
+        self._source = source
         self._on_progress = on_progress
         self._on_done = on_done
         self._on_error = on_error
@@ -97,15 +100,15 @@ class Loader:
     def _load(self) -> ViewState:
         request = self._request
         with paused_gc():
-            snapshot = self._read(request.source)
+            snapshot = self._read()
         self._report(Progress(stage=Stage.REPLAYING))
         history = DeviceHistory(snapshot, request.device, sites=Sites(snapshot.stacks))
         return first_state(request, open_device(history))
 
-    def _read(self, source: str) -> Snapshot:
+    def _read(self) -> Snapshot:
         self._report(Progress(stage=Stage.READING))
         raw = read_snapshot(
-            source,
+            self._source,
             progress=lambda done, total: self._report(
                 Progress(stage=Stage.READING, bytes_read=done, total_bytes=total)
             ),

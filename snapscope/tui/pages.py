@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from textual.content import Content
 
@@ -13,79 +15,104 @@ from snapscope.tui.phrases import QUIET, STRONG, WARNING, device_name, format_sp
 from snapscope.tui.state import ViewState
 from snapscope.units import format_bytes, format_count, format_share
 
+_INDENT: Final = 15
+_KEYS_INDENT: Final = 20
 
-def help_page(*, pane: str, pane_help: str, keys: Mapping[str, Iterable[tuple[str, str]]]) -> Content:
+
+def help_page(width: int, *, pane: str, pane_help: str, keys: Mapping[str, Iterable[tuple[str, str]]]) -> Content:
     """Explain the focused pane, then list keys by where they work.
 
     Args:
+        width: columns of the page.
         pane: name of the focused pane.
-        pane_help: what it is for.
+        pane_help: what it is for; paragraphs, indented lines stay lines.
         keys: (keys, what they do) by heading.
     """
     lines = [Content.styled(f"You are in: {pane}", STRONG)]
-    lines += [Content(line) for line in pane_help.strip().splitlines()]
+    for paragraph in pane_help.strip().split("\n\n"):
+        lines += [Content(line) for line in _flow(paragraph, width)]
+        lines.append(Content(""))
     for heading, entries in keys.items():
-        lines += [Content(""), Content.styled(heading, STRONG)]
-        lines += [Content.assemble((f"  {shown:<18}", "bold $text-accent"), name) for shown, name in entries]
+        lines.append(Content.styled(heading, STRONG))
+        for shown, name in entries:
+            lines += _entry(shown, name, width, style="bold $text-accent", indent=_KEYS_INDENT)
+        lines.append(Content(""))
     return Content("\n").join(lines)
 
 
-def notices_page(state: ViewState) -> Content:
+def notices_page(width: int, state: ViewState) -> Content:
     """Say what the file covers, how to record a better one, and what was odd about it."""
-    snapshot, coverage = state.history.snapshot, state.opened.coverage
-    source = snapshot.source
-    wrapped = f" in {', '.join(escape(name, limit=60) for name in source.containers)}" if source.containers else ""
-    facts = [
-        ("file", f"{escape(source.name)} ({format_bytes(source.size_bytes)}, {source.encoding}{wrapped})"),
-        ("written by", f"PyTorch {snapshot.format.torch_version}, {snapshot.format.backend}"),
-        ("device", device_name(state.history.device)),
-    ]
-    facts += [
-        ("other device", f"{device_name(device)}: {format_count(events)} events, {format_bytes(reserved)} reserved")
-        for device, events, reserved in coverage.other_devices[:16]
-    ]
-    facts.append(("history", f"{coverage.head.value.replace('_', ' ')}: {coverage.head_evidence}"))
-    if coverage.start_time_us is not None and coverage.end_time_us is not None:
-        span = format_span(coverage.end_time_us - coverage.start_time_us)
-        facts.append(
-            (
-                "span",
-                f"{format_count(coverage.num_events)} events, {span} from {format_time(coverage.start_time_us)} UTC",
-            )
-        )
-    if coverage.num_before:
-        count, size = format_count(coverage.num_before), format_bytes(coverage.before_bytes)
-        facts.append(("older", f"{count} allocations, {size} before the history"))
-    share = format_share(coverage.stack_bytes, coverage.live_bytes)
-    facts.append(("stacks", f"{share} of the bytes live at the end have one; context {coverage.context.value!r}"))
-    if coverage.missing_actions:
-        facts.append(("missing", f"no {', '.join(coverage.missing_actions)} events"))
-    if snapshot.settings.conf:
-        facts.append(("settings", escape(snapshot.settings.conf)))
     lines = [Content.styled("what this file covers", STRONG)]
-    lines += [Content.assemble((f"  {name:<13}", QUIET), text) for name, text in facts]
-    if coverage.advice:
+    for name, text in _facts(state):
+        lines += _entry(name, text, width)
+    if state.opened.coverage.advice:
         lines += [Content(""), Content.styled("to record more of it", STRONG)]
-        lines += [Content(f"  {line}") for line in coverage.advice]
+        for line in state.opened.coverage.advice:
+            code, _, why = line.partition("  # ")
+            lines += _entry("", f"{why}:" if why else "", width, indent=2)
+            lines += _entry("", code, width, indent=4)
     lines += [Content(""), Content.styled("notices", STRONG)]
-    for notice in state.history.notices:
+    notices = state.history.notices
+    for notice in notices:
         size = f", {format_bytes(notice.bytes)}" if notice.bytes else ""
-        lines.append(Content.assemble((f"  {notice.code}", WARNING), f" {format_count(notice.count)}×{size}"))
-        lines.append(Content(f"    {escape(notice.message)}"))
-    if not state.history.notices:
+        lines.append(Content.assemble((f"  {notice.code}", WARNING), f"  {format_count(notice.count)}×{size}"))
+        lines += _entry("", escape(notice.message), width, indent=4)
+    if not notices:
         lines.append(Content("  none: the file agrees with itself"))
     return Content("\n").join(lines)
 
 
-def command_page(state: ViewState, *, is_copied: bool) -> Content:
+def command_page(width: int, state: ViewState) -> Content:
     """Show the command that prints the same table."""
-    lines = [
-        Content("the same table in text:"),
-        Content(""),
-        Content.styled(escape(ledger_command(state), limit=2000), STRONG),
-        Content(""),
-        Content("more: --json, --csv, -o PATH"),
-    ]
-    if is_copied:
-        lines.append(Content.styled("It was sent to your terminal's clipboard.", QUIET))
-    return Content("\n").join(lines)
+    del width
+    return Content("\n").join(
+        [
+            Content("the same table in text (it was sent to your terminal's clipboard):"),
+            Content(""),
+            Content.styled(escape(ledger_command(state), limit=2000), STRONG),
+            Content(""),
+            Content("more: --json, --csv, -o PATH"),
+        ]
+    )
+
+
+def _facts(state: ViewState) -> Iterator[tuple[str, str]]:
+    snapshot, coverage = state.history.snapshot, state.opened.coverage
+    source = snapshot.source
+    yield "file", escape(source.name)
+    wrapped = f" in {', '.join(escape(name, limit=60) for name in source.containers)}" if source.containers else ""
+    yield "stored as", f"{source.encoding}{wrapped}, {format_bytes(source.size_bytes)}"
+    yield "written by", f"PyTorch {snapshot.format.torch_version}, {snapshot.format.backend}"
+    yield "device", device_name(state.history.device)
+    for device, events, reserved in coverage.other_devices[:16]:
+        yield "", f"{device_name(device)} has {format_count(events)} events, {format_bytes(reserved)} reserved [d]"
+    yield "history", f"{coverage.head.value.replace('_', ' ')}: {coverage.head_evidence}"
+    if coverage.start_time_us is not None and coverage.end_time_us is not None:
+        span = format_span(coverage.end_time_us - coverage.start_time_us)
+        yield "span", f"{format_count(coverage.num_events)} events, {span}"
+        yield "from", f"{format_time(coverage.start_time_us)} UTC"
+    if coverage.num_before:
+        count, size = format_count(coverage.num_before), format_bytes(coverage.before_bytes)
+        yield "older", f"{count} allocations, {size} before the history"
+    share = format_share(coverage.stack_bytes, coverage.live_bytes)
+    yield "stacks", f"{share} of the bytes live at the end have one; context {coverage.context.value!r}"
+    if coverage.missing_actions:
+        yield "missing", f"no {', '.join(coverage.missing_actions)} events"
+    if snapshot.settings.conf:
+        yield "settings", escape(snapshot.settings.conf)
+
+
+def _flow(paragraph: str, width: int) -> list[str]:
+    """Wrap a paragraph; its indented lines stay lines."""
+    if paragraph.startswith("  "):
+        return [
+            line for part in paragraph.split("\n") for line in textwrap.wrap(part, width, subsequent_indent=" " * 6)
+        ]
+    return textwrap.wrap(" ".join(paragraph.split()), width)
+
+
+def _entry(name: str, text: str, width: int, *, style: str = QUIET, indent: int = _INDENT) -> list[Content]:
+    """Return a name and a text beside it, wrapped within its column."""
+    first, *rest = textwrap.wrap(text, max(width - indent, 10)) or [""]
+    head = Content.assemble((f"  {name}".ljust(indent)[: max(indent, len(name) + 3)], style), first)
+    return [head, *(Content(" " * indent + line) for line in rest)]

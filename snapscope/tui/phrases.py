@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from textual.content import Content
 
 from snapscope.analyses.coverage import Coverage, Head
+from snapscope.analyses.moments import Peak
 from snapscope.escaping import escape
 from snapscope.history import DeviceHistory
 from snapscope.model import HOST_DEVICE, NO_TIME, Action
@@ -241,7 +242,7 @@ def caption(state: ViewState, width: int) -> Content:
     ]
     if state.focus is not None:
         focused = int(state.focus.requested_bytes[event + 1])
-        phrases.append(Phrase(Content.styled(f"in focus {format_bytes(focused)}", "$text-accent"), 1))
+        phrases.append(Phrase(Content.styled(f"in focus {format_bytes(focused)}", GOOD), 1))
     phrases.append(Phrase(Content.assemble(("─ ", "$text-warning"), f"reserved {format_bytes(reserved)}"), 1))
     return fit([phrase for phrase in phrases if phrase.content], width)
 
@@ -262,15 +263,25 @@ def live_title(state: ViewState, num_allocations: int, width: int) -> Content:
     peak = state.opened.peaks.requested
     noun = "allocation" if num_allocations == 1 else "allocations"
     where = "at the end" if state.opened.coverage.head is Head.NO_HISTORY else f"at {event_name(state.cursor)}"
-    share = "the peak" if state.cursor == peak.event else f"{format_share(requested, peak.bytes)} of the peak"
+    is_final = state.opened.coverage.head is Head.NO_HISTORY
+    where = "at the end" if is_final else f"at {event_name(state.cursor)}"
+    share = "" if is_final else f"- {_share_of_peak(requested, peak, state.cursor)}"
     how = "call tree" if state.shows_calls else f"by {state.by.value}"
     phrases = [
         Phrase(Content(f"live {how}:"), 3),
         Phrase(Content.styled(f"requested {format_bytes(requested)}", STRONG)),
         Phrase(Content(f"in {format_count(num_allocations)} {noun}"), 1),
         Phrase(Content(where), 2),
-        Phrase(Content(f"- {share}"), 2 if state.focus is None else 4),
+        Phrase(Content(share), 2 if state.focus is None else 4),
     ]
     if state.focus is not None:
-        phrases.append(Phrase(Content.styled(f"filter /{escape(state.focus.pattern, limit=30)}/", "$text-accent")))
-    return fit(phrases, width, separator=" ")
+        phrases.append(Phrase(Content.styled(f"filter /{escape(state.focus.pattern, limit=30)}/", GOOD)))
+    return fit([phrase for phrase in phrases if phrase.content], width, separator=" ")
+
+
+def _share_of_peak(requested: int, peak: Peak, event: int) -> str:
+    """Say how near the peak is; only what reaches it is 100 %."""
+    if requested == peak.bytes:
+        return "the peak" if event == peak.event else "equals the peak"
+    share = format_share(requested, peak.bytes)
+    return "just below the peak" if share == "100.0%" else f"{share} of the peak"

@@ -1,12 +1,13 @@
 """Rows of the live tree: what holds the bytes at the cursor, and what is inside each row.
 
-Made in a worker thread; children are worked out when a row is opened. The rows of one
-level sum to their parent's bytes.
+Made in a worker thread; what is inside a row is worked out when it is opened. The rows of
+one level sum to their parent's bytes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -98,6 +99,7 @@ class LiveRows:
         rows: the top level.
         num_allocations: how many are live.
         first_path: the row to select at first; the rows above it are open.
+        inside: what is inside the rows that were open, by path.
     """
 
     state: ViewState
@@ -106,6 +108,7 @@ class LiveRows:
     rows: tuple[Row, ...]
     num_allocations: int
     first_path: RowPath
+    inside: Mapping[RowPath, tuple[Row, ...]] = field(default_factory=dict)
 
     def children(self, row: Row) -> tuple[Row, ...]:
         """Return what is inside a row, most bytes first."""
@@ -123,6 +126,39 @@ class LiveRows:
         if row.kind is RowKind.GROUP:
             return (*_callers(history, row), *_allocations(history, lifetimes))
         return _allocations(history, lifetimes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowsRequest:
+    """What the live tree needs.
+
+    Attributes:
+        state: what to show.
+        open_paths: the rows whose inside is shown.
+        before: the rows there are already; used again if they are of the same state.
+    """
+
+    state: ViewState
+    open_paths: frozenset[RowPath] = frozenset()
+    before: LiveRows | None = None
+
+
+def work_out_rows(request: RowsRequest) -> LiveRows:
+    """Group what is live, and look into the rows that are open."""
+    before = request.before
+    live = before if before is not None and before.state is request.state else make_live_rows(request.state)
+    ancestors = (live.first_path[:depth] for depth in range(1, len(live.first_path)))
+    open_paths = request.open_paths.union(ancestors)
+    inside: dict[RowPath, tuple[Row, ...]] = {}
+    todo: list[tuple[RowPath, tuple[Row, ...]]] = [((), live.rows)]
+    while todo:
+        parent, rows = todo.pop()
+        for row in rows:
+            path = (*parent, row.key)
+            if path in open_paths and row.has_children:
+                inside[path] = live.inside[path] if path in live.inside else live.children(row)
+                todo.append((path, inside[path]))
+    return replace(live, inside=inside)
 
 
 def make_live_rows(state: ViewState) -> LiveRows:
@@ -144,7 +180,7 @@ def make_live_rows(state: ViewState) -> LiveRows:
     if not len(live):
         rows = (Row(key="note", kind=RowKind.NOTE, label="nothing is live at this moment"),)
     elif all(row.kind is RowKind.LEFT_OUT for row in rows):
-        rows = (Row(key="note", kind=RowKind.NOTE, label="no frame matches the filter: esc clears it"), *rows)
+        rows = (Row(key="note", kind=RowKind.NOTE, label="nothing live matches the filter: esc clears it"), *rows)
     if not first and rows:
         first = (rows[0].key,)
     tail = _balance_rows(state, at, sums, num_live=len(live))

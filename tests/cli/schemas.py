@@ -23,8 +23,17 @@ SOURCES: Final = (
     ("torch-2.14/cuda_graph", "--focus gpt"),
     ("torch-2.14/no_context", ""),
     ("torch-2.14/two_gpu", ""),
+    ("cases/06_step_peak_reconciles/a.pickle", ""),
 )
-EXTRA: Final = {"ledger": ((SOURCES[0][0], "--at oom --capacity 2GiB"),)}
+EXTRA: Final = {
+    "ledger": ((SOURCES[0][0], "--at oom --capacity 2GiB"),),
+    "explain": (("torch-2.14/oom_forward", "event:151"), ("torch-2.0/oom_forward", "--at end")),
+    "graph": (
+        ("torch-2.14/oom_forward", "--around event:151 --hops 2"),
+        ("torch-2.0/oom_forward", "--level lifetime"),
+        ("cases/05_history_starts_late/a.pickle", "--level lifetime --at start"),
+    ),
+}
 
 
 def rarities() -> bytes:
@@ -80,7 +89,8 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def documents(verb: str) -> Iterator[tuple[str, Any]]:
     """Yield what a verb says about every source, with the command that said it."""
-    for name, options in (*SOURCES, *EXTRA.get(verb, ())):
+    for name, wanted in (*SOURCES, *EXTRA.get(verb, ())):
+        options = "" if verb == "steps" and "--focus" in wanted else wanted
         yield f"{verb} {fixture(name)}", succeed(verb, fixture(name), *options.split(), "--json").document()
     for options in ("", "--device host"):
         yield f"{verb} stdin", succeed(verb, "-", *options.split(), "--json", stdin=rarities()).document()

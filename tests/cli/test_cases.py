@@ -147,7 +147,7 @@ def test_case_15_the_state_is_there_without_a_history(name: str, verb: str) -> N
         assert "no history in this file" in shown
         assert "torch.cuda.memory._record_memory_history(" in shown
     if verb == "ledger":
-        assert "512.00 MiB  100.0%      8  train.py:210 eval_loop" in shown
+        assert "512.00 MiB  100.0%      8  T  train.py:210 eval_loop" in shown
     if verb == "lifetimes":
         assert "8 allocations of 512.00 MiB in all, 8 of them alive at the end" in shown
 

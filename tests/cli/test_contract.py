@@ -143,6 +143,13 @@ WRONG_USE: Final = {
     "moment of no oom": (["ledger", SMALL, "--at", "oom"], "no oom event in the history of device 0"),
     "device that isn't": (["summary", SMALL, "--device", "3"], "no device 3 in this snapshot (there are: device 0)"),
     "device that is none": (["summary", SMALL, "--device", "gpu"], "'gpu' is no device"),
+    "step": (["ledger", SMALL, "--at", "step:9"], "no step:9: there are 1 to 1"),
+    "step where there are none": (["ledger", NO_TIMES, "--at", "step:0"], "no step:0: no steps can be told in this"),
+    "focus on nothing": (["ledger", SMALL, "--focus", "no[w]here"], "no allocation has a frame that matches 'no[w]here'"),
+    "rules that aren't there": (["ledger", SMALL, "--rules", "no.toml"], "can't read no.toml: No such file"),
+    "rules that are none": (["steps", SMALL, "--rules", SMALL], "is no TOML: "),
+    "output is a folder": (["summary", SMALL, "-o", "docs", "--force"], "-o docs is a folder: name a file in it"),
+    "output is the snapshot": (["summary", SMALL, "-o", SMALL, "--force"], "is the snapshot itself: it would be lost"),
     "size": (["summary", SMALL, "--capacity", "80 elephants"], "'80 elephants' is no size"),
     "focus": (["ledger", SMALL, "--focus", "("], "'(' is no regular expression"),
     "ignore": (["lifetimes", SMALL, "--ignore", "*"], "'*' is no regular expression"),
@@ -274,12 +281,16 @@ def test_debug_and_no_cache_change_nothing_where_all_is_well(verb: str) -> None:
 
 def test_csv_columns_are_the_keys_of_the_json_rows() -> None:
     for verb in TABLE_VERBS:
-        header = succeed(verb, OOM, "--csv").lines[0].split(",")
-        document = succeed(verb, OOM, "--json").document()
+        path = SMALL if verb == "steps" else OOM
+        header = succeed(verb, path, "--csv").lines[0].split(",")
+        document = succeed(verb, path, "--json").document()
         if verb == "timeline":  # columns in JSON, rows in CSV
             singular = {"events": "event"}
             columns = [singular.get(key, key) for key, value in document.items() if isinstance(value, list)]
-            assert header == [key for key in columns if key != "notices"]
+            assert header == [*(key for key in columns if key != "notices"), *document["categories"]]
+        elif verb == "steps":  # phases are in JSON only
+            keys = [key for key, value in document["steps"][0].items() if isinstance(value, (str, int))]
+            assert header == [*keys, *document["steps"][0]["categories"]]
         else:
             assert header == list(document["rows"][0])
 

@@ -19,6 +19,9 @@ MULTI_STREAM: Final = "torch-2.14/multi_stream"
 CUDA_GRAPH: Final = "torch-2.14/cuda_graph"
 TWO_GPU: Final = "torch-2.14/two_gpu"
 CAPTURE: Final = "runs/oom/pend_in_capture"
+AMP: Final = "torch-2.14/amp_bf16"
+ACCUMULATION: Final = "torch-2.14/grad_accum"
+NO_CONTEXT: Final = "torch-2.14/no_context"
 RING: Final = "torch-2.14/ring_overflow"
 
 # Name, fixture, options, and which forms are kept.
@@ -45,6 +48,11 @@ CASES: Final = (
     ("ledger_multi_stream_399_by_stream", MULTI_STREAM, "--at event:399 --by stream", "txt json csv"),
     ("ledger_cuda_graph_by_pool", CUDA_GRAPH, "--by pool", "txt json csv"),
     ("ledger_two_gpu_device_0_top_3", TWO_GPU, "--device 0 --top 3", "txt"),
+    ("ledger_06_step_by_step", STEP_PEAK, "--at step:1 --by step", "txt json csv"),
+    ("ledger_amp_by_category", AMP, "--by category", "txt json csv"),
+    ("ledger_amp_by_fine", AMP, "--by fine", "txt csv"),
+    ("ledger_amp_by_module_top_8", AMP, "--by module --top 8", "txt"),
+    ("ledger_no_context_by_step", NO_CONTEXT, "--at step:1 --by step", "txt"),
     ("timeline_02", FRAGMENTATION, "", "txt json csv"),
     ("timeline_05", STARTS_LATE, "", "txt json csv"),
     ("timeline_no_traces", NO_TRACES, "", "txt json csv"),
@@ -61,6 +69,25 @@ CASES: Final = (
     ("lifetimes_multi_stream_top_5", MULTI_STREAM, "--top 5", "txt"),
     ("lifetimes_cuda_graph_top_5", CUDA_GRAPH, "--top 5", "txt"),
     ("lifetimes_two_gpu_device_0_top_3", TWO_GPU, "--device 0 --top 3", "txt"),
+    ("steps_06", STEP_PEAK, "", "txt json csv"),
+    ("steps_amp", AMP, "", "txt csv"),
+    ("steps_grad_accum", ACCUMULATION, "", "txt json"),
+    ("steps_no_context_top_2", NO_CONTEXT, "--top 2", "txt"),
+    ("steps_no_traces", NO_TRACES, "", "txt json csv"),
+    ("steps_two_gpu_device_0", TWO_GPU, "--device 0", "txt"),
+    ("explain_05", STARTS_LATE, "", "txt"),
+    ("explain_05_address_start", STARTS_LATE, "0x7f00c0000000 --at start", "txt json"),
+    ("explain_oom_forward_event_151", OOM_FORWARD, "event:151", "txt json"),
+    ("explain_oom_forward_event_151_top_3", OOM_FORWARD, "event:151 --top 3", "txt"),
+    ("explain_capture", CAPTURE, "", "txt"),
+    ("explain_no_traces", NO_TRACES, "", "txt"),
+    ("graph_02", FRAGMENTATION, "", "txt json"),
+    ("graph_05_lifetime_start", STARTS_LATE, "--level lifetime --at start", "txt json"),
+    ("graph_oom_forward_top_5", OOM_FORWARD, "--top 5", "txt"),
+    ("graph_oom_forward_around_event_151", OOM_FORWARD, "--around event:151 --hops 2", "txt"),
+    ("graph_cuda_graph_focus_top_5", CUDA_GRAPH, "--focus gpt --top 5", "txt"),
+    ("graph_two_gpu_device_0_lifetime_top_3", TWO_GPU, "--device 0 --level lifetime --top 3", "txt"),
+    ("graph_no_traces", NO_TRACES, "", "txt"),
 )
 FORM_OPTIONS: Final = {"txt": (), "json": ("--json",), "csv": ("--csv",)}
 PARAMETERS: Final = [

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from snapscope.analyses.ledger import By
 from tests import builders as b
 from tests.builders import MIB
 from tests.cli.running import TABLE_VERBS, TEXT_VERBS, Ran, fail, load_json, run_cli, succeed
@@ -85,7 +86,7 @@ def test_text_shows_nothing_unescaped(kind: str, verb: str) -> None:
 
 
 @pytest.mark.parametrize("kind", NASTY)
-@pytest.mark.parametrize("by", ["site", "file", "stream", "pool"])
+@pytest.mark.parametrize("by", [by.value for by in By])
 def test_every_grouping_shows_nothing_unescaped(kind: str, by: str) -> None:
     assert_printable(say("ledger", "-", "--by", by, "--at", "oom", stdin=hostile_file(NASTY[kind])).text)
 

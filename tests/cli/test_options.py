@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from snapscope.analyses.ledger import By
 from tests.cli.running import fail, fixture, succeed
 from tests.conftest import FIXTURES
 
@@ -199,15 +200,16 @@ def test_every_verb_takes_the_capacity(verb: str) -> None:
 
 
 def table(shown: str) -> list[list[str]]:
-    """Return the cells of a ledger's rows: bytes, share, count, name."""
+    """Return the cells of a ledger's rows: bytes, share, count, name, and the category's letter."""
     lines = shown.split("\n")
-    first = next(number for number, line in enumerate(lines) if line.endswith("count  site"))
+    first = next(number for number, line in enumerate(lines) if line.rstrip().endswith("  site"))
     rows = []
     for line in lines[first + 1 :]:
         if not line:
             break
-        size, unit, share, count, name = line.split(None, 4)
-        rows.append([f"{size} {unit}", share, count.replace(",", ""), name])
+        size, unit, share, count, rest = line.split(None, 4)
+        letter, name = re.fullmatch(r"(?:([PGOAT]\??)  ?)? *(.+)", rest).groups()  # type: ignore[union-attr]
+        rows.append([f"{size} {unit}", share, count.replace(",", ""), name, letter or ""])
     return rows
 
 
@@ -243,10 +245,10 @@ def test_top_never_cuts_data(verb: str, form: str) -> None:
 LEFT_OUT: Final = "(left out by --focus/--ignore)"
 
 
-@pytest.mark.parametrize("by", ["site", "file", "stream", "pool"])
+@pytest.mark.parametrize("by", [by.value for by in By])
 @pytest.mark.parametrize(
     "options",
-    [["--focus", "gpt"], ["--ignore", "gpt"], ["--focus", "gpt", "--ignore", r":32 "], ["--focus", "nowhere"]],
+    [["--focus", "gpt"], ["--ignore", "gpt"], ["--focus", "gpt", "--ignore", r":32 "]],
 )
 def test_rows_still_add_up_when_frames_are_selected(options: list[str], by: str) -> None:
     whole = ledger(OOM_FORWARD, "--by", by)

@@ -21,7 +21,7 @@ GZIPPED: Final = fixture("torch-2.14/oom_forward")
 BIG: Final = fixture("torch-2.14/kv_cache")
 ANSI: Final = b"\x1b["
 FORMS: Final = [
-    (verb, form) for verb in TEXT_VERBS for form in ("", "--json", "--csv") if (verb, form) != ("summary", "--csv")
+    (verb, form) for verb in TEXT_VERBS for form in ("", "--json", "--csv") if form != "--csv" or verb in TABLE_VERBS
 ]
 
 
@@ -57,7 +57,23 @@ def test_force_needs_no_file(tmp_path: Path) -> None:
 
 def test_an_output_that_cannot_be_is_wrong_use(tmp_path: Path) -> None:
     assert "can't write" in fail(2, "summary", SMALL, "-o", str(tmp_path / "no" / "out"))
-    assert "can't write" in fail(2, "summary", SMALL, "-o", str(tmp_path), "--force")
+    assert fail(2, "summary", SMALL, "-o", str(tmp_path), "--force") == f"-o {tmp_path} is a folder: name a file in it"
+
+
+@pytest.mark.parametrize("verb", TEXT_VERBS)
+def test_the_snapshot_itself_is_never_overwritten(verb: str, tmp_path: Path) -> None:
+    path, link = tmp_path / "snap.pickle", tmp_path / "link.pickle"
+    content = Path(SMALL).read_bytes()
+    path.write_bytes(content)
+    link.symlink_to(path)
+    for other in (path, link, tmp_path / ".." / tmp_path.name / "snap.pickle"):
+        said = fail(2, verb, str(path), "-o", str(other), "--force")
+        assert said == f"-o {other} is the snapshot itself: it would be lost"
+    assert path.read_bytes() == content
+
+
+def test_an_output_of_minus_is_stdout() -> None:
+    assert succeed("summary", SMALL, "-o", "-").stdout == succeed("summary", SMALL).stdout
 
 
 @pytest.mark.parametrize("verb", TEXT_VERBS)

@@ -20,6 +20,7 @@ from tests.docs.pages import PAGES, Block, blocks_of
 
 BLOCKS: Final = [block for page in PAGES for block in blocks_of(page)]
 SESSIONS: Final = [block for block in BLOCKS if block.text.startswith("$ ")]
+(RULES,) = [block for block in BLOCKS if block.language == "toml"]
 # A path to the script, or `!` in a notebook, may stand before the name.
 COMMAND: Final = re.compile(r"(?:^|[\s`!/])snapscope ((?:[a-z]+|--[a-z]+)(?: [^`|>&#]*)?)")
 
@@ -30,6 +31,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "fixtures").symlink_to(ROOT / "fixtures", target_is_directory=True)
     for name in ("snap.pickle", "oom.pickle"):
         (tmp_path / name).write_bytes(fixture_path("torch-2.14/oom_optimizer_step").read_bytes())
+    (tmp_path / "rules.toml").write_text(RULES.text, encoding="utf-8")
+    (tmp_path / "broken.toml").write_text("[[rule]]\nfile = '('\ncategory = 'gradient'\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -86,7 +89,7 @@ def test_ellipsis() -> None:
 
 def test_there_are_sessions() -> None:
     pages = {session.page.name for session in SESSIONS}
-    assert {"README.md", "cli.md", "first-snapshot.md"} <= pages
+    assert {"README.md", "cli.md", "first-snapshot.md", "write-category-rules.md"} <= pages
 
 
 @pytest.mark.usefixtures("workplace")
@@ -138,7 +141,7 @@ def test_every_fence_says_its_language() -> None:
     for page in PAGES:
         for number, line in enumerate(page.read_text(encoding="utf-8").split("\n")):
             if line.startswith("```") and line != "```":
-                assert line[3:] in ("console", "sh", "python"), (page, number + 1)
+                assert line[3:] in ("console", "sh", "python", "toml"), (page, number + 1)
 
 
 def test_the_package_can_be_used_from_python() -> None:

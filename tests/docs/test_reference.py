@@ -12,10 +12,16 @@ import click
 import pytest
 
 from snapscope.analyses.moments import FORMS, find_moment
+from snapscope.classify.evidence import WORDS, Evidence
+from snapscope.classify.fine import FINE_LABELS
+from snapscope.classify.material import CATEGORY_LABELS
+from snapscope.classify.user_rules import read_rules
 from snapscope.cli.root import VERBS
 from snapscope.errors import ExitCode, UsageError
 from snapscope.history import DeviceHistory
 from snapscope.opening import load_snapshot
+from snapscope.steps import _PHASE_NAMES, _STEP_NAME
+from tests.cli.goldens import IS_UPDATE
 from tests.conftest import ROOT, fixture_path
 from tests.docs.pages import PAGES, rows_of, sections_of
 
@@ -70,7 +76,11 @@ def test_moments_are_documented_and_known() -> None:
     named = re.split(r", | or ", FORMS.removesuffix(" (µs or ISO)"))
     assert sorted(documented) == sorted(named)
     history = DeviceHistory(load_snapshot(fixture_path("torch-2.14/oom_forward")))
+    with_steps = DeviceHistory(load_snapshot(fixture_path("torch-2.14/annotated")))
     for form in documented:
+        if form == "step:N":
+            assert find_moment(with_steps, "step:1").label == "step:1"
+            continue
         text = form.replace(":N", ":1").replace("time:T", "time:2026-11-29T13:33:17")
         assert find_moment(history, text).label == text
     with pytest.raises(UsageError):
@@ -111,6 +121,65 @@ def test_documented_keys_are_the_keys(verb: str) -> None:
     for path, types in frozen.items():
         # No recording of ours shows every type that may stand there.
         assert types <= documented[path], path
+
+
+# -------------------------------------------------------------------------------------- categories
+
+CATEGORIES: Final = ROOT / "docs/explanation/categories.md"
+RULES: Final = sections_of(ROOT / "docs/how-to/write-category-rules.md")
+
+
+def evidence_rows() -> list[str]:
+    return [f"| `{each.name.lower()}` | {WORDS[each].confidence.label} | {WORDS[each].text} |" for each in Evidence]
+
+
+def test_kinds_of_evidence_are_those_of_the_code() -> None:
+    """UPDATE_GOLDEN=1 writes the table of `docs/explanation/categories.md` anew."""
+    text = CATEGORIES.read_text(encoding="utf-8")
+    before, header, after = text.partition("| evidence | confidence | says |\n|---|---|---|\n")
+    assert header
+    table, blank, rest = after.partition("\n## ")
+    made = "\n".join(evidence_rows()) + "\n"
+    if IS_UPDATE:
+        CATEGORIES.write_text(before + header + made + blank + rest, encoding="utf-8")
+        return
+    assert table.splitlines() == made.splitlines(), "UPDATE_GOLDEN=1 pytest tests/docs writes it"
+
+
+def test_categories_are_documented_with_their_letters() -> None:
+    rows = [(quoted(cells[0])[0], cells[1]) for cells in rows_of(CLI["Categories"])]
+    assert rows == [(label[0].upper(), label) for label in CATEGORY_LABELS]
+    assert [cells[0] for cells in rows_of(RULES["Fine labels"])] == list(CATEGORY_LABELS)
+
+
+def test_fine_labels_are_documented() -> None:
+    assert [label for cells in rows_of(RULES["Fine labels"]) for label in quoted(cells[1])] == list(FINE_LABELS)
+    used = quoted(" ".join(cells[1] for cells in rows_of(sections_of(CATEGORIES)["What each category holds"])))
+    assert set(used) <= set(FINE_LABELS)
+
+
+def test_keys_of_a_rule_are_documented(tmp_path: Path) -> None:
+    keys = [quoted(cells[0])[0] for cells in rows_of(RULES["2. Write the rules"])]
+    path = tmp_path / "rules.toml"
+    values = {"category": "gradient", "fine": "grad"}
+    path.write_text("[[rule]]\n" + "".join(f"{key} = '{values.get(key, key)}'\n" for key in keys), encoding="utf-8")
+    (rule,) = read_rules(str(path))
+    assert rule.file is not None
+    assert rule.function is not None
+    assert (keys, rule.fine) == (["file", "function", "category", "fine"], FINE_LABELS.index("grad"))
+
+
+def test_phases_are_documented() -> None:
+    documented = {quoted(cells[0])[0] for cells in rows_of(CLI["Phases"])}
+    assert documented == {*_PHASE_NAMES.values(), "data"}
+
+
+def test_names_of_steps_are_names_of_steps() -> None:
+    for name in ("ProfilerStep#3", "## step 3 ##", "step 3", "iteration 3"):
+        assert f"`{name}`" in CLI["steps"]
+        match = _STEP_NAME.fullmatch(name)
+        assert match
+        assert match[1] == "3"
 
 
 # -------------------------------------------------------------------------------------------- keys

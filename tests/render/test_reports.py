@@ -7,6 +7,7 @@ import pytest
 
 from snapscope.analyses.moments import Moment
 from snapscope.analyses.timeline import Timeline
+from snapscope.classify.material import Category
 from snapscope.render.ledger import when
 from snapscope.render.lifetimes import death_text
 from snapscope.render.timeline import draw
@@ -60,6 +61,7 @@ def curve(requested: list[int], reserved: list[int], *, capacity: int | None = N
         allocated_bytes=np.array(requested, np.int64),
         pending_bytes=zeros,
         reserved_bytes=np.array(reserved, np.int64),
+        category_bytes=np.stack([zeros] * len(Category)),
     )
 
 

@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from snapscope.tui.background import Background, post_from_thread
 from snapscope.tui.phrases import answer_line, head_line
-from snapscope.tui.rows import LiveRows, copy_text, make_live_rows
+from snapscope.tui.rows import LiveRows, RowsRequest, copy_text, work_out_rows
 from snapscope.tui.screens.view import ViewScreen
 from snapscope.tui.state import ViewState
 from snapscope.tui.widgets.detail import DetailPane
@@ -45,8 +45,9 @@ class TimelineScreen(ViewScreen):
     ]
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "cells(-1)", "← →: one cell back, or one event when zoomed in", show=False),
-        Binding("right,l", "cells(1)", "move: one cell forward, or one event when zoomed in", key_display="←→"),
+        Binding("left,h", "cells(-1)", "one cell back, or one event when zoomed in", show=False),
+        Binding("right", "cells(1)", "move: one cell forward, or one event when zoomed in", key_display="←→"),
+        Binding("l", "cells(1)", "move: one cell forward, or one event when zoomed in", show=False),
         Binding("shift+left,less_than_sign", f"cells(-{_PAGE_CELLS})", "ten cells back", show=False),
         Binding("shift+right,greater_than_sign", f"cells({_PAGE_CELLS})", "ten cells forward", show=False),
         Binding("home", "go('start')", "before the first event", show=False),
@@ -65,9 +66,11 @@ class TimelineScreen(ViewScreen):
         Binding("shift+tab", "app.focus_previous", "to the previous pane", show=False),
     ]
 
-    KEYBAR: ClassVar[tuple[str, ...]] = tuple(
-        "cells open go next_oom zoom go_to filter toggle_calls next_by focus_next next_device maximise".split()
-    )
+    def key_order(self) -> tuple[str, ...]:
+        """Offer the way back first, where there is one."""
+        first = ("maximise",) if self.has_class("-one-pane") else ()
+        acts = "cells open go next_oom zoom go_to filter toggle_calls next_by focus_next next_device maximise"
+        return (*first, *acts.split())
 
     def key_names(self) -> dict[str, str]:
         """Say what the keys would switch to."""
@@ -81,8 +84,8 @@ class TimelineScreen(ViewScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._work = Background[ViewState, LiveRows](
-            make_live_rows,
+        self._work = Background[RowsRequest, LiveRows](
+            work_out_rows,
             deliver=lambda live: post_from_thread(self, _RowsReady(live)),
             fail=lambda error: self.shared.fail_from_thread(error),
         )
@@ -99,11 +102,10 @@ class TimelineScreen(ViewScreen):
         with Container(id="lower"):
             yield self.live_tree
             yield self.detail
-        yield KeyBar(id="keys", order=self.KEYBAR, key_names=self.key_names)
+        yield KeyBar(id="keys", key_order=self.key_order, key_names=self.key_names)
 
     def on_mount(self) -> None:
-        """Start at the curve."""
-        super().on_mount()
+        """Start at the curve (Textual calls the base class's handler too)."""
         self.timeline.focus()
 
     def on_unmount(self) -> None:
@@ -114,7 +116,8 @@ class TimelineScreen(ViewScreen):
     def is_settled(self) -> bool:
         """Whether all panes show the shared state."""
         live = self.live_tree.live
-        return live is not None and live.state is self.state and self.detail.live is live
+        is_current = live is not None and live.state is self.state and self.detail.live is live
+        return is_current and not self.live_tree.is_waiting
 
     # -- following the state ----------------------------------------------------------------
 
@@ -126,7 +129,7 @@ class TimelineScreen(ViewScreen):
         self.timeline.state = state
         self.detail.shows_all_frames = state.shows_all_frames
         self._write_head(state)
-        self._work.submit(state)
+        self._work.submit(RowsRequest(state=state, open_paths=self.live_tree.open_paths))
 
     def on_resize(self) -> None:
         """Fit the head lines."""
@@ -142,6 +145,13 @@ class TimelineScreen(ViewScreen):
     def show_rows(self, message: _RowsReady) -> None:
         """Show what is live."""
         self.live_tree.live = message.live
+
+    @on(LiveTree.InsideAsked)
+    def look_inside(self) -> None:
+        """Find out what is inside the rows that are open."""
+        if self.state is not None:
+            paths, live = self.live_tree.open_paths, self.live_tree.live
+            self._work.submit(RowsRequest(state=self.state, open_paths=paths, before=live))
 
     @on(LiveTree.RowSelected)
     def show_detail(self, message: LiveTree.RowSelected) -> None:
@@ -223,6 +233,7 @@ class TimelineScreen(ViewScreen):
 
     def _maximise(self, pane: Widget | None) -> None:
         self.set_class(pane is not None, "-one-pane")
+        self.set_class(pane is self.timeline, "-only-curve")
         for other in (self.timeline, self.live_tree, self.detail):
             other.set_class(other is pane, "-the-pane")
         self.refresh_bindings()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.binding import Binding, BindingType
@@ -38,7 +39,7 @@ class ViewScreen(Screen[None]):
         Binding("full_stop", "step(1)", "one event forward", key_display=".", show=False),
         Binding("comma", "step(-1)", "one event back", key_display=",", show=False),
         Binding("slash", "filter", "filter: by a regular expression on the frames", key_display="/"),
-        Binding("b", "next_by", "by: site, file, stream, pool"),
+        Binding("b", "next_by", f"by: {', '.join(by.value for by in By)}"),
         Binding("t", "toggle_calls", "tree: list of groups, or call tree"),
         Binding("f", "toggle_frames", "frames: fold or unfold library frames", show=False),
         Binding("d", "next_device", "device: go to the next device"),
@@ -49,8 +50,9 @@ class ViewScreen(Screen[None]):
         Binding("q", "app.leave", "quit"),
     ]
 
-    KEYBAR: ClassVar[tuple[str, ...]] = ()
-    """Acts in the order in which the bottom line offers them."""
+    def key_order(self) -> tuple[str, ...]:
+        """Return acts in the order in which the bottom line offers them."""
+        return ()
 
     def key_names(self) -> dict[str, str]:
         """Return names of acts that depend on the state."""
@@ -147,7 +149,7 @@ class ViewScreen(Screen[None]):
             self.shared.filter_by(text)
 
     def action_next_by(self) -> None:
-        """Group by the next of site, file, stream, pool."""
+        """Group by the next kind; from the call tree, by the last one."""
         if self.state is not None:
             choices = list(By)
             following = choices[(choices.index(self.state.by) + 1) % len(choices)]
@@ -181,37 +183,45 @@ class ViewScreen(Screen[None]):
     def action_notices(self) -> None:
         """Show what the file covers and what is odd about it."""
         if self.state is not None:
-            self.app.push_screen(PageScreen(title="coverage and notices", text=notices_page(self.state)))
+            self.app.push_screen(PageScreen(title="coverage and notices", text=partial(notices_page, state=self.state)))
 
     def action_command(self) -> None:
         """Show the command that gives the same table, and copy it."""
         if self.state is not None:
             self.app.copy_to_clipboard(ledger_command(self.state))
-            self.app.push_screen(PageScreen(title="command line", text=command_page(self.state, is_copied=True)))
+            self.app.push_screen(PageScreen(title="command line", text=partial(command_page, state=self.state)))
 
     def action_help(self) -> None:
         """Explain the focused pane and list all keys."""
         pane = self.focused
-        text = help_page(
-            pane=_pane_name(pane), pane_help=(pane.HELP if pane is not None else None) or "", keys=self._all_keys()
+        text = partial(
+            help_page,
+            pane=_pane_name(pane),
+            pane_help=(pane.HELP if pane is not None else None) or "",
+            keys=self._all_keys(),
         )
         self.app.push_screen(PageScreen(title="help", text=text))
 
     def _all_keys(self) -> dict[str, list[tuple[str, str]]]:
         """Return (keys, what they do) of the focused pane, and of the view, as far as they do something now."""
-        found: dict[str, dict[str, list[str]]] = {"in this pane": {}, "anywhere": {}}
+        places = {action: place for place, action in enumerate(self.key_order())}
+        found: dict[tuple[bool, str], tuple[int, list[str]]] = {}
         for active in self.active_bindings.values():
             binding = active.binding
-            if binding.description and not binding.system and active.enabled:
-                heading = "in this pane" if active.node is self.focused else "anywhere"
-                keys = found[heading].setdefault(binding.description, [])
-                name = binding.key_display or self.app.get_key_display(binding)
-                if name not in keys:
-                    keys.append(name)
+            # What Textual's own screen binds (copying selected text) is none of the view's acts.
+            if not binding.description or not active.enabled or binding.action.startswith("screen."):
+                continue
+            action = binding.action.rpartition(".")[2].partition("(")[0]
+            place = places.get(action, len(places))
+            _, keys = found.setdefault((active.node is self.focused, binding.description), (place, []))
+            name = binding.key_display or self.app.get_key_display(binding)
+            if name not in keys:
+                keys.append(name)
+        by_use = sorted(found.items(), key=lambda item: item[1][0])
         return {
-            heading: [(" ".join(keys), description) for description, keys in entries.items()]
-            for heading, entries in found.items()
-            if entries
+            heading: [(" ".join(keys), text) for (is_pane, text), (_, keys) in by_use if is_pane == is_wanted]
+            for heading, is_wanted in (("in this pane", True), ("anywhere", False))
+            if any(is_pane == is_wanted for is_pane, _ in found)
         }
 
 

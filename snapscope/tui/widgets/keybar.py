@@ -31,16 +31,20 @@ class KeyBar(Static):
     """Keys of the focused pane and the screen; a click on one presses it.
 
     Args:
-        order: names of acts, the most useful first.
+        key_order: returns names of acts, the most useful first.
         key_names: returns names of acts that depend on the state.
         id: of the widget.
     """
 
     def __init__(
-        self, *, order: tuple[str, ...], key_names: Callable[[], dict[str, str]], id: str | None = None
+        self,
+        *,
+        key_order: Callable[[], tuple[str, ...]],
+        key_names: Callable[[], dict[str, str]],
+        id: str | None = None,
     ) -> None:
         super().__init__("", id=id, markup=False)
-        self._order = order
+        self._key_order = key_order
         self._key_names = key_names
         self._keys: list[tuple[range, str]] = []
 
@@ -85,7 +89,7 @@ class KeyBar(Static):
                 shown = binding.key_display or self.app.get_key_display(binding)
                 name = names.get(action, binding.description.partition(":")[0])
                 items[action] = _Item(shown=shown, name=name, key=binding.key, action=action)
-        places = {action: place for place, action in enumerate(self._order)}
+        places = {action: place for place, action in reversed(list(enumerate(self._key_order())))}
         return sorted(items.values(), key=lambda item: places.get(item.action, len(places)))
 
     def on_click(self, event: events.Click) -> None:

@@ -27,6 +27,7 @@ _WIDE: Final = 100
 _MIN_ROWS_WITH_HEADER: Final = 5
 _HIGH_SHARE: Final = 0.25
 _MIDDLE_SHARE: Final = 0.05
+_WAITING: Final = (Row(key="waiting", kind=RowKind.NOTE, label="…"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +94,15 @@ selected row.
             super().__init__()
             self.row = row
 
+    class InsideAsked(Message):
+        """A row was opened whose inside isn't known yet."""
+
     class DetailAsked(Message):
         """The user pressed enter on a row that has nothing inside."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._lines: list[_Line] = []
-        self._children: dict[RowPath, tuple[Row, ...]] = {}
         self._open: set[RowPath] = set()
         self._selected: RowPath = ()
         self._is_touched = False
@@ -117,6 +120,16 @@ selected row.
         """Visible rows, on the screen or scrolled away."""
         return len(self._lines)
 
+    @property
+    def open_paths(self) -> frozenset[RowPath]:
+        """The rows that are open."""
+        return frozenset(self._open)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the inside of an open row is still to come."""
+        return any(line.row is _WAITING[0] for line in self._lines)
+
     def forget_selection(self) -> None:
         """Select the heaviest row again, from the next rows on."""
         self._is_touched = False
@@ -125,12 +138,11 @@ selected row.
     def watch_live(self) -> None:
         """Show other rows; keep what is open and selected where it is still there."""
         live = self.live
-        self._children.clear()
         if live is None:
             return
         if not self._is_touched:
             self._selected = live.first_path
-            self._open.update(live.first_path[:depth] for depth in range(1, len(live.first_path)))
+            self._open = {live.first_path[:depth] for depth in range(1, len(live.first_path))}
         self._write_title()
         self._lay_out()
 
@@ -174,9 +186,7 @@ selected row.
             is_open = row.has_children and path in self._open
             yield _Line(row=row, path=path, is_open=is_open)
             if is_open:
-                if path not in self._children:
-                    self._children[path] = live.children(row)
-                yield from self._flatten(live, self._children[path], path)
+                yield from self._flatten(live, live.inside.get(path, _WAITING), path)
 
     def _place(self) -> int:
         return next((place for place, line in enumerate(self._lines) if line.path == self._selected), 0)
@@ -239,6 +249,8 @@ selected row.
             self._is_touched = True
             self._open.add(line.path)
             self._lay_out()
+            if self.live is not None and line.path not in self.live.inside:
+                self.post_message(self.InsideAsked())
 
     def action_close(self) -> None:
         """Close the row, or go to the one that it is in."""
@@ -321,7 +333,7 @@ selected row.
         yield Segment(f" {share:>6} ", self._style("quiet"))
         if width >= _WIDE:
             yield Segment(_bar(row.bytes or 0, whole) if has_share else " " * _BAR_CELLS, self._style("bar"))
-            yield Segment(" ")
+            yield Segment(" ", self._style("bar"))
         if live.state.shows_calls:
             own = "" if row.self_bytes is None else format_bytes(row.self_bytes)
             yield Segment(f"{own:>10}", self._style("name" if row.self_bytes else "quiet"))
@@ -336,7 +348,7 @@ selected row.
         yield Segment(_shorten(_label(row), room), self._name_style(row))
 
     def _size_style(self, row: Row, whole: int) -> Style:
-        if row.kind is RowKind.BALANCE or row.bytes is None:
+        if row.kind in (RowKind.BALANCE, RowKind.LEFT_OUT) or row.bytes is None:
             return self._style("sum" if row.sign == "=" else "low")
         share = row.bytes / whole if whole else 0.0
         return self._style("high" if share >= _HIGH_SHARE else "middle" if share >= _MIDDLE_SHARE else "low")

@@ -1,0 +1,262 @@
+"""Steps and phases of the run on the event axis.
+
+From annotations where the program made them (`ProfilerStep#N`, `## step N ##`,
+`Optimizer.step#…`); else inferred from the stacks: a step ends where the optimizer, or a
+hand-written update, has run and the next forward or data loading begins. Without stacks
+and annotations nothing is invented: there are no steps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from snapscope.classify.material import Material
+from snapscope.classify.spans import Spans, annotated_steps
+from snapscope.classify.stacks import StackPhase
+from snapscope.model import NO_TIME, Action, Int64Column, Stage
+
+_STEP_NAME: Final = re.compile(
+    r"(?:ProfilerStep#|##?\s*)?(?:iteration|iter|step|batch)?[ _#:]*(\d{1,9})(?:\s*##)?\Z", re.I
+)
+_MAX_STEPS: Final = 100_000
+_PHASE_NAMES: Final = {
+    StackPhase.CONSTRUCT: "init",
+    StackPhase.FORWARD: "forward",
+    StackPhase.BACKWARD: "backward",
+    StackPhase.OPTIMIZER: "optimizer",
+    StackPhase.ZERO_GRAD: "zero_grad",
+    StackPhase.CLIP: "optimizer",
+    StackPhase.USER: "between",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A stretch of events in which the program did one thing.
+
+    Attributes:
+        name: init, data, forward, backward, optimizer, zero_grad or between.
+        start_event, end_event: first and last event.
+    """
+
+    name: str
+    start_event: int
+    end_event: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of the run.
+
+    Attributes:
+        name: `step 3` (`step 3 #2` if the program gave the name twice), `init`, `between`, or `rest`
+            for what follows the last complete step.
+        start_event, end_event: first and last event.
+        phases: what happened within, in order.
+    """
+
+    name: str
+    start_event: int
+    end_event: int
+    phases: tuple[Phase, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """All steps of a device's history; they cover every event, in order.
+
+    Attributes:
+        source: `annotated`, `inferred` or `none`.
+        steps: the steps; empty where none can be told.
+    """
+
+    source: str
+    steps: tuple[Step, ...]
+
+    def index_of(self, events: Int64Column) -> Int64Column:
+        """Return, per event, the index of its step; −1 for events before the first."""
+        starts = np.array([step.start_event for step in self.steps], np.int64)
+        return np.searchsorted(starts, events, side="right") - 1
+
+
+def find_steps(material: Material, spans: Spans, updates: Int64Column) -> Steps:
+    """Find the steps of a run.
+
+    Args:
+        material: the device.
+        spans: its backward passes and optimizer runs.
+        updates: births of what hand-written updates made, for runs without a known optimizer.
+    """
+    num_events = len(material.tables.events)
+    if not num_events:
+        return Steps(source="none", steps=())
+    named = _annotated(material)
+    if named:
+        return Steps(source="annotated", steps=_cover(named, spans, num_events))
+    annotated = np.array([last for _, last in annotated_steps(material)], np.int64)
+    ends = _last_after_each_backward(spans, annotated) if len(annotated) else _inferred_ends(material, spans, updates)
+    if not len(ends):
+        return Steps(source="none", steps=())
+    ends = _with_completions(material, ends)
+    first = _first_work(spans, ends)
+    bounds = [first, *(int(end) + 1 for end in ends)]
+    inferred = [
+        (f"step {number}", start, stop - 1) for number, (start, stop) in enumerate(pairwise(bounds)) if stop > start
+    ]
+    source = "annotated" if len(annotated) else "inferred"
+    return Steps(source=source, steps=_cover(inferred, spans, num_events))
+
+
+def _annotated(material: Material) -> list[tuple[str, int, int]]:
+    """Return (name, first, last event) of ranges that name steps, if they don't overlap."""
+    snapshot, times = material.snapshot, material.tables.events.time_us
+    annotations = snapshot.annotations
+    if not len(annotations) or times[0] == NO_TIME:
+        return []
+    names = {}
+    for number in np.unique(annotations.name).tolist():
+        match = _STEP_NAME.fullmatch(snapshot.stacks.strings[number].strip())
+        if match:
+            names[number] = f"step {int(match[1])}"
+    opened: dict[int, int] = {}
+    found = []
+    rows = zip(annotations.name.tolist(), annotations.stage.tolist(), annotations.time_us.tolist(), strict=True)
+    for name, stage, time in rows:
+        if name not in names:
+            continue
+        if stage == Stage.START:
+            opened[name] = time
+        elif name in opened:
+            first = int(np.searchsorted(times, opened.pop(name), side="left"))
+            last = int(np.searchsorted(times, time, side="right")) - 1
+            if last >= first:
+                found.append((names[name], first, last))
+    found.sort(key=lambda step: step[1])
+    overlaps = any(after[1] <= before[2] for before, after in pairwise(found))
+    return [] if overlaps or len(found) > _MAX_STEPS else _tell_apart(found)
+
+
+def _tell_apart(found: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    """Make names unique: the second `step 1` (of another epoch) is `step 1 #2`."""
+    seen: Counter[str] = Counter()
+    out = []
+    for name, first, last in found:
+        seen[name] += 1
+        out.append((name if seen[name] == 1 else f"{name} #{seen[name]}", first, last))
+    return out
+
+
+def _inferred_ends(material: Material, spans: Spans, updates: Int64Column) -> Int64Column:
+    """Return the last event of each step."""
+    if spans.is_positional:
+        return np.zeros(0, np.int64)
+    if not len(spans.backward_start):
+        return _inference_ends(spans)
+    # A step of the optimizer counts if a backward came since the one before: two optimizers
+    # that step after one backward, or accumulation before one step, make one step of the run.
+    ends = spans.optimizer_end if len(spans.optimizer_end) else updates
+    if not len(ends):
+        # Optimizer-in-backward, or none at all: every backward ends a step.
+        return spans.backward_end[spans.backward_end < len(material.tables.events)]
+    return _last_after_each_backward(spans, ends)
+
+
+def _last_after_each_backward(spans: Spans, events: Int64Column) -> Int64Column:
+    """Return the last of the events that follow each backward."""
+    events = np.sort(events)
+    backward = np.searchsorted(spans.backward_start, events, side="right")
+    is_last = np.append(backward[1:] != backward[:-1], [True])
+    return events[is_last & (backward > 0)] if len(events) else events
+
+
+def _with_completions(material: Material, ends: Int64Column) -> Int64Column:
+    """Let a step end with the completion of its last free, not with the request."""
+    action = np.append(material.tables.events.action, Action.OTHER)
+    return np.where(action[ends + 1] == Action.FREE_COMPLETED, ends + 1, ends)
+
+
+def _inference_ends(spans: Spans) -> Int64Column:
+    """Without any backward, each call of the model from outside is a step."""
+    phases = spans.event_phase
+    known = np.flatnonzero(phases > 0)
+    if not len(known):
+        return known
+    in_forward = phases[known] == StackPhase.FORWARD
+    edges = np.flatnonzero(in_forward[:-1] & ~in_forward[1:])
+    return known[edges]
+
+
+def _first_work(spans: Spans, ends: Int64Column) -> int:
+    firsts = [int(events[0]) for events in (spans.forward_events, spans.backward_start) if len(events)]
+    return min([*firsts, int(ends[0])])
+
+
+def _cover(named: list[tuple[str, int, int]], spans: Spans, num_events: int) -> tuple[Step, ...]:
+    """Fill the gaps: what precedes the first step is `init`, between steps `between`, after them `rest`."""
+    out: list[Step] = []
+    cursor = 0
+    for name, first, last in named:
+        if first > cursor:
+            gap = "init" if not out else "between"
+            out.append(_step(gap, cursor, first - 1, spans))
+        out.append(_step(name, max(first, cursor), last, spans))
+        cursor = last + 1
+    if cursor < num_events:
+        out.append(_step("rest", cursor, num_events - 1, spans))
+    return tuple(out)
+
+
+def _step(name: str, first: int, last: int, spans: Spans) -> Step:
+    return Step(name=name, start_event=first, end_event=last, phases=_phases(first, last, spans))
+
+
+def _phases(first: int, last: int, spans: Spans) -> tuple[Phase, ...]:
+    """Cut a step into phases; events without a stack belong to the phase around them."""
+    if spans.is_positional:
+        return _positional_phases(first, last, spans)
+    phases = spans.event_phase[first : last + 1]
+    known = np.flatnonzero(phases > 0)
+    if not len(known):
+        return (Phase(name="between", start_event=first, end_event=last),)
+    # Within a backward everything is backward, whatever its hooks do.
+    events = known + first
+    number = np.searchsorted(spans.backward_start, events, side="right") - 1
+    in_backward = (number >= 0) & (events <= np.append(spans.backward_end, -1)[number])
+    code = np.where(in_backward, StackPhase.BACKWARD, phases[known])
+    code = np.where(code == StackPhase.CLIP, StackPhase.OPTIMIZER, code)
+    cuts = np.flatnonzero(np.diff(code, prepend=-1))
+    starts = [first, *(known[cuts[1:]] + first).tolist()]
+    stops = [*(start - 1 for start in starts[1:]), last]
+    names = [_PHASE_NAMES[StackPhase(int(code[cut]))] for cut in cuts]
+    if "forward" in names:
+        # The user's lines before the first forward load the data.
+        names = ["data" if name == "between" and place < names.index("forward") else name
+                 for place, name in enumerate(names)]  # fmt: skip
+    return tuple(
+        Phase(name=name, start_event=start, end_event=stop)
+        for name, start, stop in zip(names, starts, stops, strict=True)
+    )
+
+
+def _positional_phases(first: int, last: int, spans: Spans) -> tuple[Phase, ...]:
+    cuts: list[tuple[int, str]] = [(first, "forward")]
+    for starts, ends, name in (
+        (spans.backward_start, spans.backward_end, "backward"),
+        (spans.optimizer_start, spans.optimizer_end, "optimizer"),
+    ):
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            if first <= start <= last:
+                cuts.append((start, name))
+                cuts.append((end + 1, "between"))
+    cuts.sort(key=lambda cut: cut[0])
+    out: list[Phase] = []
+    for (start, name), (stop, _) in zip(cuts, [*cuts[1:], (last + 1, "")], strict=True):
+        if stop > start and start <= last:
+            out.append(Phase(name=name, start_event=start, end_event=min(stop - 1, last)))
+    return tuple(out)

@@ -1,0 +1,133 @@
+"""On a pseudo-terminal: the app leaves at once, with the right code, and the terminal as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+if sys.platform == "win32":
+    pytest.skip("no pseudo-terminals here", allow_module_level=True)
+
+import fcntl
+import pty
+import struct
+import termios
+
+from tests.conftest import ROOT, fixture_path
+
+PROGRAM: Final = """
+import sys
+from snapscope.errors import SnapscopeError
+from snapscope.tui import run_app
+try:
+    code = run_app(sys.argv[1])
+except SnapscopeError as error:
+    print(error, file=sys.stderr)
+    code = int(error.exit_code)
+print("\\nleft with", code, flush=True)
+sys.exit(code)
+"""
+SMALL: Final = fixture_path("cases/06_step_peak_reconciles/a.pickle")
+ALTERNATE_SCREEN_OFF: Final = "\x1b[?1049l"
+
+
+class Terminal:
+    """A process on a terminal of 80×24."""
+
+    def __init__(self, source: str, *, stdin: int | None = None) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, source],
+            cwd=ROOT,
+            env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)},
+            stdin=slave if stdin is None else stdin,
+            stdout=slave,
+            stderr=slave,
+            # Its controlling terminal, so that it may open /dev/tty.
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(1, termios.TIOCSCTTY, 0),
+        )
+        os.close(slave)
+        self.shown = ""
+
+    def wait_for(self, text: str, *, seconds: float = 30) -> None:
+        """Read until some text was shown (ever; escape sequences are no part of it)."""
+        end = time.monotonic() + seconds
+        while text not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.shown):
+            if time.monotonic() > end:
+                pytest.fail(f"no {text!r} in {self.shown[-2000:]!r}")
+            self._read()
+
+    def press(self, keys: str) -> None:
+        """Send keys."""
+        os.write(self._master, keys.encode())
+
+    def finish(self, *, seconds: float = 30) -> tuple[int, float]:
+        """Wait for the end; return the exit code and how long it took."""
+        start = time.monotonic()
+        while self.process.poll() is None:
+            if time.monotonic() > start + seconds:
+                self.process.kill()
+                pytest.fail("it doesn't end")
+            self._read()
+        took = time.monotonic() - start
+        self._read()
+        os.close(self._master)
+        return self.process.returncode, took
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):
+            if select.select([self._master], [], [], 0.02)[0]:
+                self.shown += os.read(self._master, 1 << 16).decode(errors="replace")
+
+
+def test_q_leaves_and_restores_the_terminal() -> None:
+    terminal = Terminal(str(SMALL))
+    terminal.wait_for("? help")
+    terminal.press("q")
+    code, _ = terminal.finish()
+    assert code == 0
+    assert ALTERNATE_SCREEN_OFF in terminal.shown
+    assert "left with 0" in terminal.shown.rpartition(ALTERNATE_SCREEN_OFF)[2]
+
+
+@pytest.mark.parametrize(("key", "code"), [("q", 0), ("\x03", 130)])
+def test_leaving_does_not_wait_for_the_file(tmp_path: Path, key: str, code: int) -> None:
+    pipe = tmp_path / "never.pickle"
+    os.mkfifo(pipe)
+    terminal = Terminal(str(pipe))
+    terminal.wait_for("quits at once")
+    terminal.press(key)
+    found, took = terminal.finish(seconds=10)
+    assert found == code
+    assert took < 5
+    assert ALTERNATE_SCREEN_OFF in terminal.shown
+
+
+def test_an_error_is_said_after_the_terminal_is_restored(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("no snapshot")
+    terminal = Terminal(str(path))
+    code, _ = terminal.finish()
+    assert code == 3
+    after = terminal.shown.rpartition(ALTERNATE_SCREEN_OFF)[2]
+    assert "notes.txt" in after
+    assert "Traceback" not in terminal.shown
+
+
+def test_a_snapshot_through_a_pipe_leaves_the_keys_to_the_terminal() -> None:
+    with SMALL.open("rb") as stream:
+        terminal = Terminal("-", stdin=stream.fileno())
+        terminal.wait_for("snapscope  stdin")
+        terminal.press("q")
+        assert terminal.finish()[0] == 0
