@@ -192,6 +192,7 @@ class EventTable(Table):
         stack: number in the stack table, `NO_STACK` or `EMPTY_STACK`.
         compile_context: string number of `compile_context`; -1 if absent.
         user_metadata: string number of `user_metadata`; -1 if absent.
+        category: string number of `category`, which only `torch.profiler` writes; -1 if absent.
         oom_events: indices of the `oom` events.
         oom_device_free_bytes: what the driver called free at each of them; -1 unknown.
         forward_events: indices of the events that carry `forward_frames`.
@@ -207,6 +208,7 @@ class EventTable(Table):
     stack: Int32Column
     compile_context: Int32Column
     user_metadata: Int32Column
+    category: Int32Column
     oom_events: Int64Column = field(metadata={"own_length": True})
     oom_device_free_bytes: Int64Column = field(metadata={"own_length": True})
     forward_events: Int64Column = field(metadata={"own_length": True})

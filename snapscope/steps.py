@@ -19,12 +19,13 @@ import numpy as np
 from snapscope.classify.material import Material
 from snapscope.classify.spans import Spans, annotated_steps
 from snapscope.classify.stacks import StackPhase
-from snapscope.model import NO_TIME, Action, Int64Column, Stage
+from snapscope.model import NO_TIME, Action, BoolColumn, Int64Column, Stage
 
 _STEP_NAME: Final = re.compile(
     r"(?:ProfilerStep#|##?\s*)?(?:iteration|iter|step|batch)?[ _#:]*(\d{1,9})(?:\s*##)?\Z", re.I
 )
 _MAX_STEPS: Final = 100_000
+_MAX_NAME: Final = 64
 _PHASE_NAMES: Final = {
     StackPhase.CONSTRUCT: "init",
     StackPhase.FORWARD: "forward",
@@ -34,6 +35,16 @@ _PHASE_NAMES: Final = {
     StackPhase.CLIP: "optimizer",
     StackPhase.USER: "between",
 }
+# Codes beside those of `StackPhase`: forwards that no backward follows.
+_EVAL: Final = 100
+_GENERATE: Final = 101
+_CODE_NAMES: Final[dict[int, str]] = {
+    **{int(phase): name for phase, name in _PHASE_NAMES.items()},
+    _EVAL: "eval",
+    _GENERATE: "generate",
+}
+_FEW_BIRTHS: Final = 8
+_KEPT_SHARE: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +52,7 @@ class Phase:
     """A stretch of events in which the program did one thing.
 
     Attributes:
-        name: init, data, forward, backward, optimizer, zero_grad or between.
+        name: init, data, forward, backward, optimizer, zero_grad, eval, generate or between.
         start_event, end_event: first and last event.
     """
 
@@ -84,6 +95,13 @@ class Steps:
         starts = np.array([step.start_event for step in self.steps], np.int64)
         return np.searchsorted(starts, events, side="right") - 1
 
+    def phases_at(self, events: Int64Column) -> list[str | None]:
+        """Return, per event, the name of its phase; None before the first and where none is known."""
+        phases = [phase for step in self.steps for phase in step.phases]
+        starts = np.array([phase.start_event for phase in phases], np.int64)
+        which = np.searchsorted(starts, events, side="right") - 1
+        return [phases[place].name if place >= 0 else None for place in which.tolist()]
+
 
 def find_steps(material: Material, spans: Spans, updates: Int64Column) -> Steps:
     """Find the steps of a run.
@@ -96,9 +114,10 @@ def find_steps(material: Material, spans: Spans, updates: Int64Column) -> Steps:
     num_events = len(material.tables.events)
     if not num_events:
         return Steps(source="none", steps=())
+    codes = _phase_codes(material, spans)
     named = _annotated(material)
     if named:
-        return Steps(source="annotated", steps=_cover(named, spans, num_events))
+        return Steps(source="annotated", steps=_cover(named, spans, codes))
     annotated = np.array([last for _, last in annotated_steps(material)], np.int64)
     ends = _last_after_each_backward(spans, annotated) if len(annotated) else _inferred_ends(material, spans, updates)
     if not len(ends):
@@ -110,22 +129,23 @@ def find_steps(material: Material, spans: Spans, updates: Int64Column) -> Steps:
         (f"step {number}", start, stop - 1) for number, (start, stop) in enumerate(pairwise(bounds)) if stop > start
     ]
     source = "annotated" if len(annotated) else "inferred"
-    return Steps(source=source, steps=_cover(inferred, spans, num_events))
+    return Steps(source=source, steps=_cover(inferred, spans, codes))
 
 
 def _annotated(material: Material) -> list[tuple[str, int, int]]:
-    """Return (name, first, last event) of ranges that name steps, if they don't overlap."""
+    """Return (name, first, last event) of ranges that name steps and don't overlap."""
     snapshot, times = material.snapshot, material.tables.events.time_us
     annotations = snapshot.annotations
     if not len(annotations) or times[0] == NO_TIME:
         return []
     names = {}
     for number in np.unique(annotations.name).tolist():
-        match = _STEP_NAME.fullmatch(snapshot.stacks.strings[number].strip())
+        text = snapshot.stacks.strings[number].strip()
+        match = _STEP_NAME.fullmatch(text) if len(text) <= _MAX_NAME else None
         if match:
-            names[number] = f"step {int(match[1])}"
+            names[number] = (f"step {int(match[1])}", text[: match.start(1)])
     opened: dict[int, int] = {}
-    found = []
+    kinds: dict[str, list[tuple[str, int, int]]] = {}
     rows = zip(annotations.name.tolist(), annotations.stage.tolist(), annotations.time_us.tolist(), strict=True)
     for name, stage, time in rows:
         if name not in names:
@@ -136,10 +156,15 @@ def _annotated(material: Material) -> list[tuple[str, int, int]]:
             first = int(np.searchsorted(times, opened.pop(name), side="left"))
             last = int(np.searchsorted(times, time, side="right")) - 1
             if last >= first:
-                found.append((names[name], first, last))
-    found.sort(key=lambda step: step[1])
-    overlaps = any(after[1] <= before[2] for before, after in pairwise(found))
-    return [] if overlaps or len(found) > _MAX_STEPS else _tell_apart(found)
+                step, kind = names[name]
+                kinds.setdefault(kind, []).append((step, first, last))
+    # Where kinds of names overlap (`batch 1` within `ProfilerStep#3`), the one that covers most counts.
+    wholes = sorted(kinds.values(), key=lambda own: -sum(last - first for _, first, last in own))
+    for found in ([step for own in wholes for step in own], *wholes):
+        found.sort(key=lambda step: step[1])
+        if len(found) <= _MAX_STEPS and not any(after[1] <= before[2] for before, after in pairwise(found)):
+            return _tell_apart(found)
+    return []
 
 
 def _tell_apart(found: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
@@ -197,43 +222,107 @@ def _first_work(spans: Spans, ends: Int64Column) -> int:
     return min([*firsts, int(ends[0])])
 
 
-def _cover(named: list[tuple[str, int, int]], spans: Spans, num_events: int) -> tuple[Step, ...]:
+def _phase_codes(material: Material, spans: Spans) -> Int64Column:
+    """Return what the program did at every event: `StackPhase`, `_EVAL` or `_GENERATE`; 0 unknown."""
+    phases = spans.event_phase.astype(np.int64)
+    if spans.is_positional:
+        return phases
+    phases[phases == StackPhase.CLIP] = StackPhase.OPTIMIZER
+    known = np.flatnonzero(phases > 0)
+    # Within a backward everything is backward, whatever its hooks do.
+    phases[known[_within(spans.backward_start, spans.backward_end, known)]] = StackPhase.BACKWARD
+    cuts = np.flatnonzero(np.diff(phases[known], prepend=-1))
+    kind = phases[known][cuts]
+    # A stretch is what lies between two backwards or updates.
+    stretch = np.cumsum(~np.isin(kind, [StackPhase.FORWARD, StackPhase.USER, StackPhase.CONSTRUCT]))
+    is_forward = kind == StackPhase.FORWARD
+    starts = known[cuts][is_forward]
+    ends = known[np.append(cuts[1:], len(known)) - 1][is_forward]
+    is_quiet = _saves_nothing(material, spans, starts, ends, stretch[is_forward])
+    generates = _generates(material)
+    for start, end in zip(starts[is_quiet].tolist(), ends[is_quiet].tolist(), strict=True):
+        own = known[np.searchsorted(known, start) : np.searchsorted(known, end, side="right")]
+        phases[own] = _GENERATE if generates[own].any() else _EVAL
+    return phases
+
+
+def _within(starts: Int64Column, ends: Int64Column, events: Int64Column) -> BoolColumn:
+    number = np.searchsorted(starts, events, side="right") - 1
+    inside: BoolColumn = (number >= 0) & (events <= np.append(ends, -1)[number])
+    return inside
+
+
+def _saves_nothing(
+    material: Material, spans: Spans, starts: Int64Column, ends: Int64Column, stretch: Int64Column
+) -> BoolColumn:
+    """Return which forwards no backward belongs to: none frees what they made, nor is it kept.
+
+    Runs of few allocations (a module that only reshapes) are judged by those around them. What
+    was alive at an out-of-memory error counts as kept: the exception freed it.
+    """
+    table, ooms = material.lifetimes, material.tables.events.oom_events
+    rows = np.flatnonzero(_within(starts, ends, table.birth_event))
+    run = np.searchsorted(starts, table.birth_event[rows], side="right") - 1
+    never = len(material.tables.events) + 1
+    death = np.where(table.free_requested_event[rows] < 0, never, table.free_requested_event[rows])
+    next_oom = np.append(ooms, never)[np.searchsorted(ooms, table.birth_event[rows])]
+    is_kept = (death == never) | (next_oom < death)
+    is_saved = _within(spans.backward_start, spans.backward_end, death)
+    births = np.bincount(run, minlength=len(starts))
+    sizes = table.requested_bytes[rows].astype(np.float64)
+    born_bytes = np.bincount(run, sizes, minlength=len(starts))
+    kept_bytes = np.bincount(run[is_kept], sizes[is_kept], minlength=len(starts))
+    saved = np.bincount(run[is_saved], minlength=len(starts))
+    quiet = (saved == 0) & (kept_bytes <= _KEPT_SHARE * born_bytes)
+    is_loud = np.isin(stretch, stretch[~quiet])
+    answer: BoolColumn = quiet & ((births >= _FEW_BIRTHS) | ~is_loud)
+    return answer
+
+
+def _generates(material: Material) -> BoolColumn:
+    """Return, per event, whether a function called `generate` is in its stack."""
+    stacks = material.snapshot.stacks
+    is_generate = np.array([stacks.function_of(frame) == "generate" for frame in range(stacks.num_frames)], bool)
+    owner = np.repeat(np.arange(stacks.num_stacks), np.diff(stacks.stack_offsets))
+    found = np.zeros(stacks.num_stacks + 1, bool)
+    # Element -1 stands for no stack.
+    found[owner[is_generate[stacks.stack_frames]]] = True
+    of_event: BoolColumn = found[material.tables.events.stack]
+    return of_event
+
+
+def _cover(named: list[tuple[str, int, int]], spans: Spans, codes: Int64Column) -> tuple[Step, ...]:
     """Fill the gaps: what precedes the first step is `init`, between steps `between`, after them `rest`."""
     out: list[Step] = []
     cursor = 0
     for name, first, last in named:
         if first > cursor:
             gap = "init" if not out else "between"
-            out.append(_step(gap, cursor, first - 1, spans))
-        out.append(_step(name, max(first, cursor), last, spans))
+            out.append(_step(gap, cursor, first - 1, spans, codes))
+        out.append(_step(name, max(first, cursor), last, spans, codes))
         cursor = last + 1
-    if cursor < num_events:
-        out.append(_step("rest", cursor, num_events - 1, spans))
+    if cursor < len(codes):
+        out.append(_step("rest", cursor, len(codes) - 1, spans, codes))
     return tuple(out)
 
 
-def _step(name: str, first: int, last: int, spans: Spans) -> Step:
-    return Step(name=name, start_event=first, end_event=last, phases=_phases(first, last, spans))
+def _step(name: str, first: int, last: int, spans: Spans, codes: Int64Column) -> Step:
+    return Step(name=name, start_event=first, end_event=last, phases=_phases(first, last, spans, codes))
 
 
-def _phases(first: int, last: int, spans: Spans) -> tuple[Phase, ...]:
+def _phases(first: int, last: int, spans: Spans, codes: Int64Column) -> tuple[Phase, ...]:
     """Cut a step into phases; events without a stack belong to the phase around them."""
     if spans.is_positional:
         return _positional_phases(first, last, spans)
-    phases = spans.event_phase[first : last + 1]
+    phases = codes[first : last + 1]
     known = np.flatnonzero(phases > 0)
     if not len(known):
         return (Phase(name="between", start_event=first, end_event=last),)
-    # Within a backward everything is backward, whatever its hooks do.
-    events = known + first
-    number = np.searchsorted(spans.backward_start, events, side="right") - 1
-    in_backward = (number >= 0) & (events <= np.append(spans.backward_end, -1)[number])
-    code = np.where(in_backward, StackPhase.BACKWARD, phases[known])
-    code = np.where(code == StackPhase.CLIP, StackPhase.OPTIMIZER, code)
+    code = phases[known]
     cuts = np.flatnonzero(np.diff(code, prepend=-1))
     starts = [first, *(known[cuts[1:]] + first).tolist()]
     stops = [*(start - 1 for start in starts[1:]), last]
-    names = [_PHASE_NAMES[StackPhase(int(code[cut]))] for cut in cuts]
+    names = [_CODE_NAMES[int(code[cut])] for cut in cuts]
     if "forward" in names:
         # The user's lines before the first forward load the data.
         names = ["data" if name == "between" and place < names.index("forward") else name

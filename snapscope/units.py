@@ -93,5 +93,5 @@ def parse_size(text: str) -> int:
     # Integer arithmetic: a size given with decimals must not drift by a float's error.
     size = int(whole) * factor + (int(fraction) * factor // 10 ** len(fraction) if fraction else 0)
     if size > MAX_SIZE:
-        raise UsageError(f"{text!r} is no size of this world: at most {MAX_SIZE // TIB:,} TiB")
+        raise UsageError(f"{text!r} is no size of a card: at most {MAX_SIZE // TIB:,} TiB")
     return size

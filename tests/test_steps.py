@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pytest
 
 from snapscope.analyses.ledger import By, ledger, sum_categories
@@ -21,6 +22,7 @@ from tests import builders as b
 from tests.classify.program import (
     ENGINE,
     MAIN,
+    MODULE,
     WEIGHTS,
     Program,
     at,
@@ -59,6 +61,11 @@ def place_of(run: Program, history: DeviceHistory, name: str) -> str:
     return step_of(history, run.births[name][0])
 
 
+def phase_of(run: Program, history: DeviceHistory, name: str) -> str | None:
+    """Return the phase in which an allocation was born."""
+    return history.steps.phases_at(np.array([run.births[name][0]], np.int64))[0]
+
+
 def marked(pattern: str, num_steps: int = 3) -> Program:
     """Train with each whole step inside an annotated range."""
     run = Program()
@@ -93,7 +100,11 @@ def test_ranges_that_name_steps(pattern: str) -> None:
         assert place_of(run, run.history(), f"log{n}") in ("between", "rest")
 
 
-@pytest.mark.parametrize("name", ["aten::mm", "step", "epoch 3", "step 1 of 2", "#", "1" * 5000, "step " + "9" * 5000])
+@pytest.mark.parametrize(
+    "name",
+    ["aten::mm", "step", "epoch 3", "step 1 of 2", "#", "1" * 5000, "step " + "9" * 5000, "##" + " " * 50_000 + "x"],
+    ids=lambda name: name[:12],
+)
 def test_ranges_that_name_none(name: str) -> None:
     run = Program()
     run.begin(name)
@@ -119,6 +130,20 @@ def test_ranges_that_overlap_name_no_steps() -> None:
     run.alloc("c", 512, user("f"))
     run.end("step 2")
     assert run.history().steps.source == "none"
+
+
+@pytest.mark.parametrize("inner", ["batch {}", "step {}", "{}"])
+def test_ranges_within_ranges(inner: str) -> None:
+    run = Program()
+    for n in range(3):
+        run.begin(f"ProfilerStep#{n + 7}")
+        run.alloc(f"x{n}", 512, user("f"))
+        run.begin(inner.format(n))
+        run.alloc(f"y{n}", 512, user("f"))
+        run.end(inner.format(n))
+        run.alloc(f"z{n}", 512, user("f"))
+        run.end(f"ProfilerStep#{n + 7}")
+    assert names_of(run) == ["step 7", "step 8", "step 9"]
 
 
 @pytest.mark.parametrize("context", ["all", "none"])
@@ -247,7 +272,32 @@ def test_evaluation_within_training_belongs_to_a_step() -> None:
         run_zero_grad(run, n)
         for batch in range(2):
             run.brief(f"eval{n}_{batch}", 8192, forward(7))
+    history = run.history()
     assert names_of(run) == ["init", "step 0", "step 1", "rest"]
+    assert phase_of(run, history, "eval1_0") == "eval"
+    assert phase_of(run, history, "h1") == "forward"
+
+
+@pytest.mark.parametrize(("function", "phase"), [("generate", "generate"), ("sample", "eval")])
+def test_forwards_that_no_backward_follows(function: str, phase: str) -> None:
+    run = Program()
+    build_model(run)
+    for n in range(3):
+        for token in range(4):
+            run.brief(f"h{n}_{token}", 32768, (at("model.py", "forward"), at(MODULE, "_call_impl"), *user(function)))
+        run.brief(f"log{n}", 512, user("log", 70))
+    history = run.history()
+    assert {phase_of(run, history, f"h{n}_0") for n in range(3)} == {phase}
+    assert phase_of(run, history, "w1") == "init"
+
+
+def test_phases_at_events() -> None:
+    run = train(Program(), 2)
+    steps = run.history().steps
+    names = {"w1": "init", "h1": "forward", "g1_1": "backward", "sqrt1": "optimizer", "x1": "data"}
+    events = np.array([run.births[name][0] for name in names], np.int64)
+    assert steps.phases_at(events) == list(names.values())
+    assert steps.phases_at(np.array([-1], np.int64)) == [None]
 
 
 def test_inference_has_a_step_per_call() -> None:

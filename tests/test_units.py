@@ -61,6 +61,13 @@ def test_parse_size_refuses(text: str) -> None:
         parse_size(text)
 
 
+def test_sizes_end_where_sums_would_overflow() -> None:
+    assert parse_size(str(1 << 60)) == parse_size("1048576 TiB") == 1 << 60
+    for text in (str((1 << 60) + 1), "1048576.000001TiB", "999999999999999999g"):
+        with pytest.raises(UsageError, match="at most 1,048,576 TiB"):
+            parse_size(text)
+
+
 def test_small_ones() -> None:
     assert format_delta(MIB) == "+1.00 MiB"
     assert format_delta(0) == "0 B"

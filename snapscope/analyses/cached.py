@@ -61,16 +61,19 @@ def split_cached(history: DeviceHistory, event: int) -> CachedBytes:
     is_private = ranges.pool[rows][first] > DEFAULT_POOL
     is_expandable = expandable[first]
     returnable = np.where(used == 0, free, 0)
-    by_home = np.argsort(home, kind="stable")
-    cuts = np.searchsorted(home[by_home], np.arange(len(first) + 1))
-    for segment in np.flatnonzero(is_expandable & ~is_private & (used > 0)).tolist():
-        small = ranges.size_class[rows[first[segment]]] == SizeClass.SMALL
-        granule = SMALL_SEGMENT_BYTES if small else history.snapshot.settings.large_segment_size_bytes
-        blocks = active[by_home[cuts[segment] : cuts[segment + 1]]]
-        returnable[segment] = _free_granules(
-            int(start[first[segment]]), int(total[segment]), lifetimes.addr[blocks],
-            history.blocks.block_bytes[blocks], granule,
-        )  # fmt: skip
+    is_in_granules = (is_expandable & ~is_private)[home]
+    inside_of, blocks = home[is_in_granules], active[is_in_granules]
+    granule = np.where(
+        ranges.size_class[rows[first]] == SizeClass.SMALL,
+        SMALL_SEGMENT_BYTES,
+        history.snapshot.settings.large_segment_size_bytes,
+    )
+    np.add.at(
+        returnable,
+        *_free_granules(
+            start[first], total, granule, inside_of, lifetimes.addr[blocks], history.blocks.block_bytes[blocks]
+        ),
+    )
     return CachedBytes(
         free_segments_bytes=int(returnable[~is_private].sum()),
         holes_bytes=int((free - returnable)[~is_private].sum()),
@@ -78,15 +81,38 @@ def split_cached(history: DeviceHistory, event: int) -> CachedBytes:
     )
 
 
-def _free_granules(start: int, size: int, addr: AddressColumn, block: Int64Column, granule: int) -> int:
-    """Return the bytes of whole granules without any block: those can be unmapped alone."""
-    offset = (addr - np.uint64(start)).astype(np.int64)
-    first = offset // granule
-    last = (offset + np.maximum(block, 1) - 1) // granule
-    order = np.argsort(first, kind="stable")
-    first, last = first[order], last[order]
-    # Per run of granules between blocks, not per granule: a file may claim any size.
-    begin = np.concatenate(([0], np.maximum.accumulate(last) + 1)) * granule
-    stop = np.concatenate((first * granule, [size]))
+def _free_granules(
+    start: AddressColumn,
+    size: Int64Column,
+    granule: Int64Column,
+    home: Int64Column,
+    addr: AddressColumn,
+    block: Int64Column,
+) -> tuple[Int64Column, Int64Column]:
+    """Return pieces of whole granules without any block: those can be unmapped alone.
+
+    Args:
+        start, size, granule: of every segment, in order of address.
+        home: segment of every block.
+        addr, block: address and size of every block.
+
+    Returns:
+        Segment and bytes of every piece; of segments that hold a block only.
+    """
+    if not len(home):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    offset = (addr - start[home]).astype(np.int64)
+    unit = granule[home]
+    low = offset // unit * unit
     # The last granule of a range may be cut short where the driver's sizes are odd.
-    return int(np.maximum(np.minimum(stop, size) - begin, 0).sum())
+    high = np.minimum(((offset + np.maximum(block, 1) - 1) // unit + 1) * unit, size[home])
+    order = np.lexsort((low, home))
+    home = home[order]
+    begin = start[home] + low[order].astype(np.uint64)
+    reach = np.maximum.accumulate(start[home] + high[order].astype(np.uint64))
+    before = np.maximum(np.append(np.uint64(0), reach[:-1]), start[home])
+    is_last = np.append(home[1:] != home[:-1], True)
+    last = home[is_last]
+    end = start[last] + size[last].astype(np.uint64)
+    pieces = (np.where(begin > before, begin - before, 0), np.where(end > reach[is_last], end - reach[is_last], 0))
+    return np.concatenate((home, last)), np.concatenate(pieces).astype(np.int64)

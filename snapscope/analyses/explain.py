@@ -193,6 +193,11 @@ def categories_of(history: DeviceHistory) -> Sequence[str]:
     return [CATEGORY_LABELS[category] for category in history.classification.category.tolist()]
 
 
+def phases_of(history: DeviceHistory) -> Sequence[str | None]:
+    """Return the phase of birth of every row of the lifetime table; None of what is older than the history."""
+    return history.steps.phases_at(history.lifetimes.birth_event)
+
+
 def _at_words(at: Moment) -> str:
     names = {"start": "before the first event", "end": "at the end", "peak": "at the peak"}
     where = f" (event {at.event})" if at.event >= 0 and at.label in names else ""

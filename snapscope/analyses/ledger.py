@@ -14,9 +14,10 @@ from snapscope.analyses.cached import split_cached
 from snapscope.analyses.moments import Moment
 from snapscope.analyses.selection import LEFT_OUT_KEY
 from snapscope.classify.fine import FINE_LABELS
+from snapscope.classify.labels import annotated_rows
 from snapscope.classify.material import Category, Confidence
 from snapscope.history import DeviceHistory
-from snapscope.model import NO_STACK, UNKNOWN_POOL, Action, BoolColumn, Int64Column
+from snapscope.model import NO_STACK, UNKNOWN_POOL, BoolColumn, Int64Column
 from snapscope.replay import BEFORE
 from snapscope.sites import BEFORE_LABEL
 
@@ -299,17 +300,11 @@ def name_modules(history: DeviceHistory) -> dict[int, str]:
     The text is free; what looks like `…blocks.0.attn.qkv.weight` is taken for a dotted path
     whose last part is the tensor.
     """
-    events, lifetimes = history.tables.events, history.lifetimes
-    strings = history.snapshot.stacks.strings
+    events, strings = history.tables.events, history.snapshot.stacks.strings
     named: dict[int, str] = {}
-    for event in np.flatnonzero(events.action == Action.ANNOTATE).tolist():
-        if events.user_metadata[event] < 0:
-            continue
+    for event, row in annotated_rows(events, history.lifetimes):
         match = _TENSOR_PATH.search(strings[int(events.user_metadata[event])])
-        if match is None:
-            continue
-        own = lifetimes.live_at(event)
-        for row in own[lifetimes.addr[own] == events.addr[event]].tolist():
+        if match is not None:
             named[row] = match[1]
     return named
 

@@ -22,6 +22,7 @@ from snapscope.classify.held import (
     mark_updates,
     tell_copies_from_states,
 )
+from snapscope.classify.labels import apply_labels
 from snapscope.classify.material import Category, Confidence, Material
 from snapscope.classify.phases import (
     decide_backward,
@@ -83,6 +84,7 @@ def classify(
     decide_inference(draft)
     _decide_purposes(draft)
     decide_elders(draft)
+    apply_labels(draft)
     _apply_rules(draft, rules)
     return Classification(
         category=draft.category,
@@ -135,6 +137,6 @@ def _confidence(draft: Draft) -> Int8Column:
         levels[evidence] = words.confidence
     confidence = levels[draft.evidence]
     if draft.spans.is_positional:
-        unsure: BoolColumn = ~draft.has_stack
+        unsure: BoolColumn = ~draft.has_stack & (draft.evidence != Evidence.USER_LABEL)
         confidence[unsure] = np.minimum(confidence[unsure], Confidence.LOW)
     return confidence

@@ -21,7 +21,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         code = root.main(args=arguments, prog_name="snapscope", standalone_mode=False)
     except SystemExit as stop:
         # click ends so by itself in two places: shell completion, and --help whose reader is gone.
-        if isinstance(sys.stdout, click.utils.PacifyFlushWrapper):
+        if isinstance(stop.__context__, OSError):
             discard_stdout()
             return ExitCode.OK
         return stop.code if isinstance(stop.code, int) else ExitCode.OK
@@ -47,11 +47,14 @@ def run(argv: Sequence[str] | None = None) -> int:
         _complain("not enough memory to read this file")
         return ExitCode.INPUT
     except Exception as error:
-        reason = _why_stdout_fails() if isinstance(error, OSError) else None
-        if reason is not None:
+        if isinstance(error, OSError) and _is_from_click(error):
+            if isinstance(error.__context__, KeyboardInterrupt):
+                # click ends the line of ^C on stderr, which fails.
+                discard(sys.stderr)
+                return ExitCode.INTERRUPTED
             # --help and --version are written by click, not by `write`.
             discard_stdout()
-            _complain(f"can't write to stdout: {reason}")
+            _complain(f"can't write to stdout: {error.strerror}")
             return ExitCode.USAGE
         if debug:
             _traceback()
@@ -88,13 +91,10 @@ def _write_error(text: str) -> None:
         discard(sys.stderr)
 
 
-def _why_stdout_fails() -> str | None:
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError as error:
-        return error.strerror
-    return None
+def _is_from_click(error: OSError) -> bool:
+    import traceback
+
+    return any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 __all__ = ["run"]

@@ -103,15 +103,15 @@ def _make(
 ) -> Graph:
     import numpy as np
 
-    from snapscope.analyses.explain import categories_of, find_lifetime
+    from snapscope.analyses.explain import categories_of, find_lifetime, phases_of
     from snapscope.graph import lifetime_graph, site_graph
 
-    categories = categories_of(history)
+    labels: dict[str, Any] = {"categories": categories_of(history), "phases": phases_of(history)}
     if is_site:
-        return site_graph(history, at=at.event, selection=selection, categories=categories)
+        return site_graph(history, at=at.event, selection=selection, **labels)
     if around is not None:
         rows = np.array([find_lifetime(history, around, at)])
     else:
         rows = np.concatenate((history.lifetimes.live_at(at.event), history.lifetimes.pending_at(at.event)))
         rows = rows if selection is None else rows[selection[rows]]
-    return lifetime_graph(history, rows, at=at.event, hops=hops, categories=categories)
+    return lifetime_graph(history, rows, at=at.event, hops=hops, **labels)

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from snapscope.cli.options import capacity_option, device_options
+from snapscope.cli.options import capacity_option, device_options, is_terminal
 from snapscope.errors import UsageError
 
 
@@ -52,10 +52,18 @@ def _require_terminal(file: str) -> None:
     """Refuse where there is nobody to look, naming the command that gives the same as text.
 
     Raises:
-        UsageError: stdin or stdout is no terminal, or one that can't address its screen.
+        UsageError: stdin, stdout or stderr is no terminal, or one that can't address its screen; or FILE is `-`
+            and nothing is piped into it.
     """
     same = f"snapscope summary {shlex.quote(file)}"
-    if sys.stdout is None or not sys.stdout.isatty() or (file != "-" and not sys.stdin.isatty()):
+    if file == "-":
+        if sys.stdin is None or sys.stdin.closed:
+            raise UsageError("FILE is - but stdin is closed: pipe a snapshot into it")
+        if is_terminal(sys.stdin):
+            raise UsageError("FILE is - but stdin is a terminal: pipe a snapshot into it")
+    # Textual draws on stderr; text on stdout would have been asked for another purpose.
+    shown = (sys.stdout, sys.stderr) if file == "-" else (sys.stdout, sys.stderr, sys.stdin)
+    if not all(map(is_terminal, shown)):
         raise UsageError(f"open needs a terminal: `{same}` gives the same as text")
     if os.environ.get("TERM", "") in ("dumb", "unknown"):
         raise UsageError(f"open needs a terminal that can address its screen (TERM={os.environ['TERM']}): `{same}`")

@@ -118,6 +118,7 @@ def lifetime_graph(
     at: int | None = None,
     hops: int = 0,
     categories: Sequence[str] | None = None,
+    phases: Sequence[str | None] | None = None,
     relations: Relations | None = None,
 ) -> Graph:
     """Make the graph of some lifetimes and what they are related to.
@@ -128,6 +129,7 @@ def lifetime_graph(
         at: event after which `pins` holds; None = no segments and no such edges.
         hops: how many edges to go from the start, against their direction too.
         categories: category of every row of the lifetime table, where they are known.
+        phases: phase of birth of every row, where they are known.
         relations: those of `history`, if they have been found before.
     """
     found = relations or find_relations(history)
@@ -146,7 +148,7 @@ def lifetime_graph(
             break
     kept = np.flatnonzero(chosen)
     ids = dict(zip(kept.tolist(), lifetime_ids(history, kept), strict=True))
-    nodes = dict(zip(ids.values(), _lifetime_nodes(history, kept, categories), strict=True))
+    nodes = dict(zip(ids.values(), _lifetime_nodes(history, kept, categories, phases), strict=True))
     edges = {(ids[a], ids[b]): attributes for (a, b), attributes in _lifetime_edges(found, chosen).items()}
     if pins is not None:
         _add_segments(history, pins, chosen, segments, ids, nodes, edges)
@@ -166,7 +168,9 @@ def segment_id(addr: int) -> str:
     return f"segment:{addr:#x}"
 
 
-def _lifetime_nodes(history: History, rows: Int64Column, categories: Sequence[str] | None) -> Iterator[Attributes]:
+def _lifetime_nodes(
+    history: History, rows: Int64Column, categories: Sequence[str] | None, phases: Sequence[str | None] | None
+) -> Iterator[Attributes]:
     table = history.lifetimes
     columns = (
         rows, table.addr[rows], table.requested_bytes[rows], history.blocks.block_bytes[rows], table.birth_event[rows],
@@ -187,7 +191,8 @@ def _lifetime_nodes(history: History, rows: Int64Column, categories: Sequence[st
             "stream": stream,
             "pool": pool_text(history, pool),
             "site": history.sites.of_stack(stack, is_before=birth == BEFORE).label,
-            "category": None if categories is None else str(categories[row]),
+            "category": None if categories is None else categories[row],
+            "phase": None if phases is None else phases[row],
         }
 
 
@@ -257,6 +262,7 @@ def site_graph(
     at: int | None = None,
     selection: BoolColumn | None = None,
     categories: Sequence[str] | None = None,
+    phases: Sequence[str | None] | None = None,
     relations: Relations | None = None,
 ) -> Graph:
     """Make the graph of all allocation sites of a history, heaviest first.
@@ -267,6 +273,7 @@ def site_graph(
         selection: rows of the lifetime table that count; None = all.
         categories: category of every row of the lifetime table, where they are known; a
             site gets the one of its most bytes.
+        phases: phase of birth of every row, likewise.
         relations: those of `history`, if they have been found before.
     """
     found = relations or find_relations(history)
@@ -286,7 +293,8 @@ def site_graph(
         is_live = live[kept]
         columns["num_live"] = np.bincount(group[is_live], minlength=len(sites)).astype(np.int64)
         columns["live_bytes"] = _sums(group[is_live], table.requested_bytes[kept[is_live]], len(sites))
-    category = _categories(group, kept, table.requested_bytes[kept], categories)
+    category = _heaviest(group, kept, table.requested_bytes[kept], categories)
+    phase = _heaviest(group, kept, table.requested_bytes[kept], phases)
     by_weight = np.lexsort((-columns["count"], -columns["bytes"], -columns["peak_bytes"]))
     order = [index for index in by_weight.tolist() if count[index]]
     ids = {index: f"site:{number}" for number, index in enumerate(order)}
@@ -301,6 +309,7 @@ def site_graph(
             "line": site.line,
             **{key: int(column[index]) for key, column in columns.items()},
             "category": category.get(index),
+            "phase": phase.get(index),
         }
     attributes: dict[str, Value] = {"level": Level.SITE.value}
     if at is not None:
@@ -354,14 +363,14 @@ def _peaks(history: History, rows: Int64Column, group: Int64Column, num_groups: 
     return np.maximum(out, 0)
 
 
-def _categories(
-    group: Int64Column, rows: Int64Column, size: Int64Column, categories: Sequence[str] | None
-) -> dict[int, str]:
-    """Return the category of each site's most bytes."""
-    if categories is None or not len(rows):
+def _heaviest(
+    group: Int64Column, rows: Int64Column, size: Int64Column, labels: Sequence[str | None] | None
+) -> dict[int, str | None]:
+    """Return the label of each site's most bytes."""
+    if labels is None or not len(rows):
         return {}
-    index: dict[str, int] = {}
-    which = np.array([index.setdefault(categories[row], len(index)) for row in rows.tolist()], np.int64)
+    index: dict[str | None, int] = {}
+    which = np.array([index.setdefault(labels[row], len(index)) for row in rows.tolist()], np.int64)
     names = list(index)
     weight = _sums(group * len(names) + which, size, (int(group.max()) + 1) * len(names)).reshape(-1, len(names))
     return {place: names[best] for place, best in enumerate(weight.argmax(axis=1).tolist())}

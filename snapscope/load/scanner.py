@@ -31,6 +31,9 @@ CHUNK_BYTES: Final = 1 << 20
 MAX_STRING_BYTES: Final = 64 << 20
 """Longest string; the longest met (an original FX trace) has some thousand bytes."""
 
+MAX_TRAILING_BYTES: Final = 64 << 20
+"""Bytes after STOP that are read, at most: they say nothing, and a pipe may have no end."""
+
 MAX_OTHER_TUPLES: Final = 1000
 """Tuples of anything but small integers; they may nest, and `hash` recurses."""
 

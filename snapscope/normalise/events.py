@@ -47,9 +47,10 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "compile_context": None,
     "user_metadata": None,
     "pool_id": None,
+    "category": None,
 }
-_TEXT_KEYS: Final = frozenset(("action", "compile_context", "user_metadata"))
-_QUIET_KEYS: Final = frozenset(("device_free", "category"))
+_TEXT_KEYS: Final = frozenset(("action", "compile_context", "user_metadata", "category"))
+_QUIET_KEYS: Final = frozenset(("device_free",))
 _MAX_NAMES: Final = 20
 # Bounds of free text: a file may share one long string among any number of entries.
 _MAX_PAIRS: Final = 20
@@ -227,6 +228,7 @@ def _columns(
         "stack": stacks.column(map(itemgetter("frames"), events), num_events) if "frames" in keys else absent,
         "compile_context": texts.get("compile_context", absent),
         "user_metadata": texts.get("user_metadata", absent),
+        "category": texts.get("category", absent),
     }
 
 

@@ -11,7 +11,7 @@ import orjson
 
 from snapscope.analyses.ledger import Balance
 from snapscope.analyses.moments import Moment
-from snapscope.escaping import escape
+from snapscope.escaping import escape, escape_json
 from snapscope.history import DeviceHistory
 from snapscope.model import HOST_DEVICE, Notice
 
@@ -23,16 +23,16 @@ _OPTIONS: Final = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_S
 
 def dump(document: Mapping[str, Any]) -> bytes:
     """Serialise one object, two spaces indented, with a newline at the end."""
-    return orjson.dumps(document, option=_OPTIONS)
+    return escape_json(orjson.dumps(document, option=_OPTIONS))
 
 
 def dump_rows(document: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
     """Serialise an object with a long `rows` list piece by piece, in bounded memory."""
-    head = orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY)
+    head = escape_json(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
     yield head[:-2] + b',\n  "rows": ['
     separator = b"\n    "
     for row in rows:
-        yield separator + orjson.dumps(row)
+        yield separator + escape_json(orjson.dumps(row))
         separator = b",\n    "
     yield b"\n  ]\n}\n"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -76,8 +76,8 @@ def _documents(history: DeviceHistory, rows: Int64Column) -> Iterator[dict[str, 
             }
 
 
-def lifetimes_text(history: DeviceHistory, rows: Int64Column, page: Page, *, top: int) -> str:
-    """Return the largest allocations as a page."""
+def lifetimes_text(history: DeviceHistory, rows: Int64Column, page: Page, *, top: int) -> Iterator[str]:
+    """Return the largest allocations as a page, piece by piece."""
     table, blocks = history.lifetimes, history.blocks
     size = table.requested_bytes[rows]
     alive = int((table.free_requested_event[rows] == NEVER).sum())
@@ -89,14 +89,18 @@ def lifetimes_text(history: DeviceHistory, rows: Int64Column, page: Page, *, top
     page.line(device_line(history))
     if not len(rows):
         page.notices(history.notices)
-        return page.text()
+        return page.pieces()
     page.title("the largest")
     order = rows[np.argsort(-size, kind="stable")]
     shown, rest = cut_rows([(int(s), 1) for s in table.requested_bytes[order].tolist()], top)
-    cells = [_cells(history, row) for row in order[:shown].tolist()]
+    tail: list[tuple[str, ...]] = []
     if rest is not None:
-        cells.append((format_bytes(rest[0]), "", "", "", "", f"({format_count(rest[1])} more: --top 0, --json, --csv)"))
-    page.table(cells, align="rrrrlf", header=("requested", "block", "born", "died", "address", "site"))
+        tail.append((format_bytes(rest[0]), "", "", "", "", f"({format_count(rest[1])} more: --top 0, --json, --csv)"))
+    page.table(
+        _Rows(history, order[:shown], tail),
+        align="rrrrlf",
+        header=("requested", "block", "born", "died", "address", "site"),
+    )
     others = sorted(set(table.pool[rows].tolist()) - {0})
     for pool in others[:5]:
         in_pool = table.pool[rows] == pool
@@ -108,22 +112,45 @@ def lifetimes_text(history: DeviceHistory, rows: Int64Column, page: Page, *, top
             f"  ~ marks block sizes that the file can't prove ({format_count(estimated)}): the request rounded up"
         )
     page.notices(history.notices)
-    return page.text()
+    return page.pieces()
 
 
-def _cells(history: DeviceHistory, row: int) -> tuple[str, ...]:
-    table = history.lifetimes
-    birth = int(table.birth_event[row])
-    stack = int(table.alloc_stack[row])
-    mark = "" if history.blocks.is_exact[row] else "~"
-    return (
-        format_bytes(int(table.requested_bytes[row])),
-        mark + format_bytes(int(history.blocks.block_bytes[row])),
-        "before" if birth == BEFORE else format_count(birth),
-        death_text(int(table.free_requested_event[row]), int(table.free_completed_event[row])),
-        format_address(int(table.addr[row])),
-        history.sites.of_stack(stack, is_before=birth == BEFORE).label,
-    )
+class _Rows:
+    """The cells of lifetimes, made while somebody goes through them.
+
+    Args:
+        history: the device.
+        rows: of the lifetime table, in the order shown.
+        tail: rows after them.
+    """
+
+    def __init__(self, history: DeviceHistory, rows: Int64Column, tail: Sequence[tuple[str, ...]]) -> None:
+        self._history = history
+        self._rows = rows
+        self._tail = tail
+
+    def __len__(self) -> int:
+        return len(self._rows) + len(self._tail)
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        table, blocks, sites = self._history.lifetimes, self._history.blocks, self._history.sites
+        columns = (
+            table.birth_event, table.addr, table.requested_bytes, blocks.block_bytes, blocks.is_exact,
+            table.free_requested_event, table.free_completed_event, table.alloc_stack,
+        )  # fmt: skip
+        for low in range(0, len(self._rows), _CHUNK):
+            part = self._rows[low : low + _CHUNK]
+            for values in zip(*(column[part].tolist() for column in columns), strict=True):
+                birth, addr, requested, block, exact, asked, done, stack = values
+                yield (
+                    format_bytes(requested),
+                    format_bytes(block) if exact else f"~{format_bytes(block)}",
+                    "before" if birth == BEFORE else format_count(birth),
+                    death_text(asked, done),
+                    format_address(addr),
+                    sites.of_stack(stack, is_before=birth == BEFORE).label,
+                )
+        yield from self._tail
 
 
 def death_text(requested: int, completed: int) -> str:

@@ -7,9 +7,10 @@ and escaped before.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +22,22 @@ from snapscope.units import count_of, format_bytes, format_count
 
 _WIDE: Final = 10_000
 _MAX_NOTICES: Final = 12
+_MAX_CELL: Final = 1000
+
+LONG_TABLE: Final = 2000
+"""Rows from which on a table is written without Rich, which takes a millisecond for each."""
+
+_LINES_AT_ONCE: Final = 1000
+
+
+class Rows(Protocol):
+    """Rows of cells that can be gone through more than once, made anew each time or held."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    def __iter__(self) -> Iterator[Sequence[str]]:
+        """Begin with the first row."""
 
 
 class Page:
@@ -34,6 +51,7 @@ class Page:
 
     def __init__(self, *, width: int | None = None, color: bool = False) -> None:
         self._buffer = io.StringIO()
+        self._pieces: list[str | Iterable[str]] = []
         self._width = width
         self._console = Console(
             file=self._buffer,
@@ -56,15 +74,18 @@ class Page:
         self.line()
         self.line(text, style="bold")
 
-    def table(self, rows: Iterable[Sequence[str]], *, align: str, header: Sequence[str] = ()) -> None:
+    def table(self, rows: Rows, *, align: str, header: Sequence[str] = ()) -> None:
         """Write a table without borders.
 
         Args:
-            rows: cells as text.
+            rows: cells as text; of a long table they are kept until the page is written, and not folded.
             align: one letter a column: `r` right, `l` left, `f` left and folded into what
                 width is left.
             header: column titles; none = no header.
         """
+        if len(rows) > LONG_TABLE:
+            self._long_table(rows, align, header)
+            return
         table = Table(box=None, padding=(0, 2, 0, 0), show_header=bool(header), header_style="dim", pad_edge=False)
         for place, letter in enumerate(align):
             table.add_column(
@@ -74,8 +95,20 @@ class Page:
                 overflow="fold" if letter == "f" else "crop",
             )
         for row in rows:
-            table.add_row(*(Text(escape(cell, limit=1000)) for cell in row))
+            table.add_row(*(Text(escape(cell, limit=_MAX_CELL)) for cell in row))
         self._console.print(table)
+
+    def _long_table(self, rows: Rows, align: str, header: Sequence[str]) -> None:
+        widths = [cell_len(title) for title in header] or [0] * len(align)
+        for row in rows:
+            for place, cell in enumerate(row):
+                width = _width(escape(cell, limit=_MAX_CELL))
+                if width > widths[place]:
+                    widths[place] = width
+        if header:
+            self._console.print(Text(_aligned(header, align, widths), style="dim"), soft_wrap=True)
+        self._end_piece()
+        self._pieces.append(_lines(rows, align, widths))
 
     def notices(self, notices: Sequence[Notice]) -> None:
         """Write the data's oddities, if there are any."""
@@ -91,7 +124,43 @@ class Page:
 
     def text(self) -> str:
         """Return the page; no line ends in blanks."""
-        return "\n".join(line.rstrip() for line in self._buffer.getvalue().split("\n"))
+        return "".join(self.pieces())
+
+    def pieces(self) -> Iterator[str]:
+        """Return the page piece by piece: a long table never is in memory as a whole."""
+        self._end_piece()
+        for piece in self._pieces:
+            if isinstance(piece, str):
+                yield piece
+            else:
+                yield from piece
+
+    def _end_piece(self) -> None:
+        self._pieces.append("\n".join(line.rstrip() for line in self._buffer.getvalue().split("\n")))
+        self._buffer.seek(0)
+        self._buffer.truncate()
+
+
+def _lines(rows: Rows, align: str, widths: Sequence[int]) -> Iterator[str]:
+    lines: list[str] = []
+    for row in rows:
+        lines.append(_aligned([escape(cell, limit=_MAX_CELL) for cell in row], align, widths) + "\n")
+        if len(lines) == _LINES_AT_ONCE:
+            yield "".join(lines)
+            lines.clear()
+    yield "".join(lines)
+
+
+def _aligned(cells: Sequence[str], align: str, widths: Sequence[int]) -> str:
+    padded = []
+    for cell, letter, width in zip(cells, align, widths, strict=True):
+        blanks = " " * (width - _width(cell))
+        padded.append(blanks + cell if letter == "r" else cell + blanks)
+    return "  ".join(padded).rstrip()
+
+
+def _width(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)
 
 
 def device_line(history: DeviceHistory) -> str:

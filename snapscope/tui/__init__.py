@@ -34,7 +34,7 @@ def run_app(
         view: name of the view to open.
 
     Returns:
-        The exit code: 0, or 130 where ctrl+c ended the loading.
+        The exit code: 0, 130 where ctrl+c ended the loading, or 143 where SIGTERM ended the app.
 
     Raises:
         InputError: the file can't be read as a snapshot.

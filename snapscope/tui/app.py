@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import ClassVar, Final
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.command import CommandPalette
 from textual.constants import DEFAULT_THEME
 from textual.message import Message
 from textual.reactive import reactive
@@ -21,6 +24,7 @@ from snapscope.history import DeviceHistory
 from snapscope.load import Input
 from snapscope.tui.background import Background, post_from_thread
 from snapscope.tui.curve import Window
+from snapscope.tui.kinds import category_variables
 from snapscope.tui.loading import Loader, Progress
 from snapscope.tui.phrases import device_name
 from snapscope.tui.screens.loading import LoadingScreen
@@ -31,6 +35,7 @@ from snapscope.tui.terminal import piped_input
 
 # Colours mixed for millions of shades turn to mud on sixteen.
 _FEW_COLORS_THEME: Final = "ansi-dark"
+_PALETTE_ROWS: Final = 8
 
 VIEWS: Final[dict[str, type[ViewScreen]]] = {"timeline": TimelineScreen}
 """The views by the name that `--view` takes; each is a mode of the app."""
@@ -90,6 +95,7 @@ class SnapscopeApp(App[int]):
         "screens/prompt.tcss",
         "screens/page.tcss",
         "widgets/timeline.tcss",
+        "widgets/categories.tcss",
         "widgets/live_tree.tcss",
         "widgets/detail.tcss",
         "widgets/keybar.tcss",
@@ -124,11 +130,19 @@ class SnapscopeApp(App[int]):
         """Begin with the loading screen."""
         return self._loading_screen
 
+    def get_css_variables(self) -> dict[str, str]:
+        """Add the colours of the categories to the theme's."""
+        variables = super().get_css_variables()
+        self.theme_variables = {**variables, **category_variables(variables)}
+        return self.theme_variables
+
     def on_mount(self) -> None:
         """Begin to load once the first frame is painted."""
         has_few_colors = self.console.color_system == "standard"
         if has_few_colors and self.theme == DEFAULT_THEME and _FEW_COLORS_THEME in self.available_themes:
             self.theme = _FEW_COLORS_THEME
+        if not self.is_headless:
+            self._take_signals()
         self.call_after_refresh(self._loader.start)
 
     def on_unmount(self) -> None:
@@ -193,7 +207,44 @@ class SnapscopeApp(App[int]):
         self._loader.cancel()
         self.exit(int(ExitCode.INTERRUPTED if self.state is None else ExitCode.OK))
 
+    def _take_signals(self) -> None:
+        """Leave on a signal as on a key, so that the terminal is restored."""
+        loop = asyncio.get_running_loop()
+        # Windows has no such handlers, and only the main thread may set them.
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(signal.SIGINT, self.action_interrupt)
+            loop.add_signal_handler(signal.SIGTERM, self._terminate)
+
+    def _terminate(self) -> None:
+        self._loader.cancel()
+        self.exit(128 + signal.SIGTERM)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Keep what ends the app: `open_app` raises it when the terminal is restored."""
+        if self.error is None:
+            self.error = error
+        super()._handle_exception(error)
+
+    def _print_error_renderables(self) -> None:
+        """Leave the saying to whoever started the app, except where Textual is debugged."""
+        if "debug" not in self.features:
+            self._exit_renderables.clear()
+        super()._print_error_renderables()
+
     # -- the command palette ----------------------------------------------------------------
+
+    def action_command_palette(self) -> None:
+        """Show the palette where there is room for its list: Textual's list of no rows fails on page up."""
+        if self.size.height >= _PALETTE_ROWS:
+            super().action_command_palette()
+        else:
+            self.bell()
+            self.notify("no room for the palette", severity="warning", markup=False, timeout=2)
+
+    def on_resize(self) -> None:
+        """Close the palette where there is no room for it any more."""
+        if self.size.height < _PALETTE_ROWS and isinstance(self.screen, CommandPalette):
+            self.pop_screen()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Offer every act of the view, the theme, and a picture of the screen."""
@@ -260,7 +311,4 @@ def open_app(request: OpenRequest) -> int:
         result = app.run()
     if app.error is not None:
         raise app.error
-    if result is None:
-        # Textual has printed what went wrong.
-        return int(ExitCode.BUG)
-    return result
+    return int(ExitCode.BUG) if result is None else result

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from textual.content import Content
 
-from snapscope.analyses.ledger import pool_name
+from snapscope.analyses.ledger import pool_name, sum_categories
 from snapscope.analyses.moments import format_time
 from snapscope.escaping import escape
 from snapscope.history import DeviceHistory
@@ -16,6 +16,7 @@ from snapscope.lifetimes import Context
 from snapscope.model import Int64Column, SizeClass
 from snapscope.replay import BEFORE, NEVER, REQUESTED_BEFORE
 from snapscope.sites import FrameKind
+from snapscope.tui.kinds import doubt_of, is_inferred, place_in_run, style_of, why_category
 from snapscope.tui.phrases import QUIET, STRONG, WARNING, format_offset
 from snapscope.tui.rows import LiveRows, Row, RowKind
 from snapscope.units import format_address, format_bytes, format_count, format_share
@@ -41,7 +42,7 @@ def describe(live: LiveRows, row: Row, *, shows_all_frames: bool, is_compact: bo
     if row.kind is RowKind.BALANCE:
         lines = list(_balance(live, row))
     elif row.lifetime is not None:
-        lines = list(_allocation(history, row.lifetime))
+        lines = list(_allocation(history, row.lifetime, is_compact=is_compact))
     elif row.kind is RowKind.NOTE:
         lines = [Content(row.label)]
     elif row.kind is RowKind.LEFT_OUT:
@@ -56,6 +57,9 @@ def describe(live: LiveRows, row: Row, *, shows_all_frames: bool, is_compact: bo
             lines += _stack(history, row.stack, shows_all_frames=shows_all_frames)
     elif row.kind in (RowKind.GROUP, RowKind.ALLOCATION, RowKind.CALL):
         lines.append(Content.styled(_why_no_stack(history), QUIET))
+    if row.lifetime is not None and is_compact:
+        # In a pane of a few lines whose code it is comes before where it lies.
+        lines += _place_and_labels(history, row.lifetime)
     return Content("\n").join(lines)
 
 
@@ -79,13 +83,32 @@ def _group(live: LiveRows, row: Row, *, is_compact: bool) -> Iterator[Content]:
     if is_compact:
         # The row above has the name and the share already.
         yield Content.assemble((size, STRONG), f", {_sizes(history, lifetimes)}")
+        yield _categories(history, lifetimes)
         return
     own = f", {format_bytes(row.self_bytes)} of it in the frame itself" if row.self_bytes is not None else ""
     yield Content.styled(row.label, STRONG)
     yield Content(f"{size}{own}: {format_share(row.bytes or 0, whole)} of what is live")
     yield Content(_sizes(history, lifetimes))
+    yield _categories(history, lifetimes)
     if len(row.lines) > 1:
         yield Content(f"lines {', '.join(str(line) for line in row.lines)}, most bytes first")
+
+
+def _categories(history: DeviceHistory, lifetimes: Int64Column) -> Content:
+    """Say which categories the allocations are of, and how sure that is where it isn't high."""
+    found = sorted(sum_categories(history, lifetimes), key=lambda row: -row.bytes)
+    found = [row for row in found if row.num_allocations]
+    parts = []
+    for row in found:
+        size = f" {format_bytes(row.bytes)}" if len(found) > 1 else ""
+        doubt = doubt_of(row)
+        name, letter = row.category.label, row.category.label[0].upper()
+        parts.append(
+            Content.assemble(
+                (letter, style_of(row.category)), f" {name}{size}", (f" ({doubt})" if doubt else "", WARNING)
+            )
+        )
+    return Content(", ").join(parts)
 
 
 def _sizes(history: DeviceHistory, lifetimes: Int64Column) -> str:
@@ -110,7 +133,7 @@ def _sizes(history: DeviceHistory, lifetimes: Int64Column) -> str:
     return ", ".join(parts)
 
 
-def _allocation(history: DeviceHistory, lifetime: int) -> Iterator[Content]:
+def _allocation(history: DeviceHistory, lifetime: int, *, is_compact: bool) -> Iterator[Content]:
     table, blocks = history.lifetimes, history.blocks
     size = format_bytes(int(blocks.block_bytes[lifetime]))
     is_exact = bool(blocks.is_exact[lifetime])
@@ -119,34 +142,54 @@ def _allocation(history: DeviceHistory, lifetime: int) -> Iterator[Content]:
         f"  {format_bytes(int(table.requested_bytes[lifetime]))} requested, {size} allocated",
         ("" if is_exact else " (estimated)", WARNING),
     )
-    yield Content(", ".join(_life(history, lifetime)))
+    category, why = why_category(history, lifetime)
+    yield Content.assemble((category.label[0].upper(), style_of(category)), f" {why}")
+    yield Content(", ".join(_life(history, lifetime, has_clock=not is_compact)))
+    if not is_compact:
+        yield from _place_and_labels(history, lifetime)
+
+
+def _place_and_labels(history: DeviceHistory, lifetime: int) -> Iterator[Content]:
     yield Content(", ".join(_place(history, lifetime)))
-    yield from _labels(history, int(table.birth_event[lifetime]))
+    yield from _labels(history, int(history.lifetimes.birth_event[lifetime]))
 
 
-def _life(history: DeviceHistory, lifetime: int) -> Iterator[str]:
+def _life(history: DeviceHistory, lifetime: int, *, has_clock: bool) -> Iterator[str]:
     table = history.lifetimes
     born = int(table.birth_event[lifetime])
     asked = int(table.free_requested_event[lifetime])
     done = int(table.free_completed_event[lifetime])
-    yield "born before the history" if born == BEFORE else f"born {_event(history, born)}"
+    step = place_in_run(history, born)
+    if step and is_inferred(history):
+        step += " (inferred)"
+    yield (
+        "born before the history"
+        if born == BEFORE
+        else f"born {_event(history, born, has_clock=has_clock)}{' in ' * bool(step)}{step}"
+    )
     if asked == NEVER:
         yield "alive at the end"
         return
-    yield "freed before the history" if asked == REQUESTED_BEFORE else f"freed {_event(history, asked)}"
+    yield (
+        "freed before the history"
+        if asked == REQUESTED_BEFORE
+        else f"freed {_event(history, asked, has_clock=has_clock)}"
+    )
     if done == NEVER:
         yield "pending since, until the end"
     elif asked >= 0 and done > asked + 1:
-        yield f"pending until {_event(history, done)}"
+        yield f"pending until {_event(history, done, has_clock=has_clock)}"
     if asked >= 0 and born != BEFORE:
         yield f"lived {format_count(asked - born)} events"
 
 
-def _event(history: DeviceHistory, event: int) -> str:
+def _event(history: DeviceHistory, event: int, *, has_clock: bool) -> str:
     times = history.tables.events.time_us
     offset = format_offset(history, event)
     if not offset:
         return f"at event {format_count(event)}"
+    if not has_clock:
+        return f"at event {format_count(event)} ({offset})"
     clock = format_time(int(times[event])).rpartition("T")[2][:12]
     return f"at event {format_count(event)} ({clock} UTC, {offset})"
 

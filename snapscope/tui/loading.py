@@ -28,6 +28,7 @@ class Stage(Enum):
     READING = "reading"
     NORMALISING = "normalising"
     REPLAYING = "replaying blocks"
+    CLASSIFYING = "classifying"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,8 @@ class Loader:
             snapshot = self._read()
         self._report(Progress(stage=Stage.REPLAYING))
         history = DeviceHistory(snapshot, request.device, sites=Sites(snapshot.stacks))
-        return first_state(request, open_device(history))
+        opened = open_device(history, on_classify=lambda: self._report(Progress(stage=Stage.CLASSIFYING)))
+        return first_state(request, opened)
 
     def _read(self) -> Snapshot:
         self._report(Progress(stage=Stage.READING))

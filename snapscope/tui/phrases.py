@@ -6,7 +6,7 @@ Styles are names of Textual's theme, so that dark, light and 16-colour terminals
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from textual.content import Content
 
@@ -16,6 +16,7 @@ from snapscope.escaping import escape
 from snapscope.history import DeviceHistory
 from snapscope.model import HOST_DEVICE, NO_TIME, Action
 from snapscope.replay import BEFORE
+from snapscope.tui.kinds import is_inferred, place_in_run
 from snapscope.tui.state import ViewState
 from snapscope.units import format_bytes, format_count, format_delta, format_share
 
@@ -26,6 +27,7 @@ WARNING = "$text-warning"
 BAD = "bold $text-error"
 
 _US_PER_S = 1_000_000
+_SITE_CELLS = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +218,17 @@ def _oom_line(state: ViewState, event: int, num_ooms: int, width: int) -> Conten
         Phrase(Content.styled(f"asked {asked} (rounded)", STRONG), 0, Content.styled(f"asked {asked}", STRONG)),
         Phrase(Content(f"device free {format_bytes(free) if free >= 0 else 'unknown'}")),
         # The line below has both for the event under the cursor, which at first is this one.
-        Phrase(Content(f"reserved {format_bytes(int(totals.reserved_bytes[event + 1]))}"), 2),
-        Phrase(Content(f"live {format_bytes(int(totals.requested_bytes[event + 1]))}"), 1),
+        Phrase(Content(f"reserved {format_bytes(int(totals.reserved_bytes[event + 1]))}"), 3),
+        Phrase(Content(f"live {format_bytes(int(totals.requested_bytes[event + 1]))}"), 2),
     ]
+    site = state.history.sites.of_stack(int(events.stack[event]))
+    if site.file:
+        label = escape(site.label)
+        if len(label) > _SITE_CELLS:
+            label = escape(f"{site.file.rpartition('/')[2]}:{site.line}", limit=_SITE_CELLS)
+        phrases.insert(2, Phrase(Content.styled(f"in {label}", STRONG), 1))
     if num_ooms > 1:
-        phrases.append(Phrase(Content.styled(f"the last of {num_ooms} [o]", QUIET), 3))
+        phrases.append(Phrase(Content.styled(f"the last of {num_ooms} [o]", QUIET), 4))
     return fit(phrases, width)
 
 
@@ -232,18 +240,30 @@ def caption(state: ViewState, width: int) -> Content:
     peak = state.opened.peaks.requested
     below = requested - peak.bytes
     distance = "the peak" if event == peak.event else f"peak {format_delta(below)}" if below else "equals the peak"
-    marks = [Content.styled(event_name(event), STRONG)]
-    phrases = [
-        Phrase(marks[0]),
-        Phrase(Content.styled(_what(history, event), QUIET), 4),
-        Phrase(Content(format_offset(history, event)), 3),
+    step, is_guess = place_in_run(history, event), is_inferred(history)
+    core = [
+        Phrase(Content.styled(event_name(event), STRONG)),
+        Phrase(Content(f"{step} (inferred)" if step and is_guess else step), 2, Content(step + "?" * is_guess)),
         Phrase(Content.assemble(("█ ", "$text-primary"), (f"requested {format_bytes(requested)}", STRONG))),
-        Phrase(Content(f"({distance})"), 2),
+        Phrase(
+            Content.assemble(("─ ", "$text-warning"), f"reserved {format_bytes(reserved)}"),
+            1,
+            Content.assemble(("─ ", "$text-warning"), format_bytes(reserved)),
+        ),
     ]
     if state.focus is not None:
         focused = int(state.focus.requested_bytes[event + 1])
-        phrases.append(Phrase(Content.styled(f"in focus {format_bytes(focused)}", GOOD), 1))
-    phrases.append(Phrase(Content.assemble(("─ ", "$text-warning"), f"reserved {format_bytes(reserved)}"), 1))
+        core.insert(3, Phrase(Content.styled(f"in focus {format_bytes(focused)}", GOOD), 1))
+    core = [phrase for phrase in core if phrase.content]
+    if Content("  ").join([phrase.content for phrase in core]).cell_length <= width:
+        # All of it in full, before anything else.
+        core = [replace(phrase, short=None) for phrase in core]
+    place = next(place for place, phrase in enumerate(core) if "█" in phrase.content.plain)
+    more = [
+        Phrase(Content.styled(_what(history, event), QUIET), 5),
+        Phrase(Content(format_offset(history, event)), 4),
+    ]
+    phrases = [*core[:place], *more, core[place], Phrase(Content(f"({distance})"), 3), *core[place + 1 :]]
     return fit([phrase for phrase in phrases if phrase.content], width)
 
 

@@ -13,13 +13,15 @@ from typing import Final
 
 import numpy as np
 
-from snapscope.analyses.ledger import Balance, By, LedgerRow, balance, group_live
+from snapscope.analyses.ledger import Balance, By, CategoryRow, LedgerRow, balance, group_live, sum_categories
 from snapscope.analyses.moments import Moment, moment_at
+from snapscope.classify.material import Category, Confidence
 from snapscope.escaping import escape
 from snapscope.history import DeviceHistory
 from snapscope.model import Int64Column
 from snapscope.replay import BEFORE, NEVER
 from snapscope.tui.calltree import CallNode, build_call_tree, heaviest_path
+from snapscope.tui.kinds import main_category
 from snapscope.tui.state import ViewState
 from snapscope.units import format_address, format_bytes, format_count
 
@@ -61,6 +63,8 @@ class Row:
         lines: for sites: source lines, most bytes first.
         by: what a group is one of.
         node: for calls: the node.
+        category: of most of its bytes; None for balance rows and what the filter left out.
+        confidence: how sure that is.
         sign: for balance rows: `+` or `=`.
         meaning: for balance rows: what the word means.
     """
@@ -77,6 +81,8 @@ class Row:
     lines: tuple[int, ...] = ()
     by: By | None = None
     node: CallNode | None = None
+    category: Category | None = None
+    confidence: Confidence = Confidence.NONE
     sign: str = ""
     meaning: str = ""
 
@@ -96,6 +102,7 @@ class LiveRows:
         state: what it was made for.
         at: the moment.
         balance: reserved memory then.
+        categories: what is live by category; sums to the requested bytes.
         rows: the top level.
         num_allocations: how many are live.
         first_path: the row to select at first; the rows above it are open.
@@ -105,6 +112,7 @@ class LiveRows:
     state: ViewState
     at: Moment
     balance: Balance
+    categories: tuple[CategoryRow, ...]
     rows: tuple[Row, ...]
     num_allocations: int
     first_path: RowPath
@@ -114,7 +122,7 @@ class LiveRows:
         """Return what is inside a row, most bytes first."""
         history = self.state.history
         if row.kind is RowKind.CALL and row.node is not None:
-            calls = [_call_row(node) for node in row.node.sorted_callees()]
+            calls = [_call_row(history, node) for node in row.node.sorted_callees()]
             return (*calls, *_allocations(history, row.node.own_lifetimes()))
         lifetimes = row.lifetimes if row.lifetimes is not None else np.empty(0, np.int64)
         if row.kind is RowKind.MORE:
@@ -188,6 +196,7 @@ def make_live_rows(state: ViewState) -> LiveRows:
         state=state,
         at=at,
         balance=sums,
+        categories=sum_categories(history, live),
         rows=(*rows, *tail),
         num_allocations=len(live),
         first_path=first or (tail[0].key,),
@@ -230,6 +239,8 @@ def _group_row(history: DeviceHistory, row: LedgerRow, by: By) -> Row:
         stack=row.stack,
         lines=row.lines if by is By.SITE else (),
         by=by,
+        category=row.category,
+        confidence=row.confidence if row.confidence is not None else Confidence.NONE,
     )
 
 
@@ -278,6 +289,7 @@ def _allocations(
     rows = [allocation_row(history, lifetime) for lifetime in order[:num_shown].tolist()]
     rest = order[num_shown:]
     if len(rest):
+        found = main_category(history, rest)
         rows.append(
             Row(
                 key="more",
@@ -286,6 +298,8 @@ def _allocations(
                 bytes=int(history.lifetimes.requested_bytes[rest].sum()),
                 count=len(rest),
                 lifetimes=rest,
+                category=found.category,
+                confidence=found.confidence,
             )
         )
     return tuple(rows)
@@ -303,6 +317,8 @@ def allocation_row(history: DeviceHistory, lifetime: int) -> Row:
         count=1,
         stack=stack if stack >= 0 else None,
         lifetime=lifetime,
+        category=Category(int(history.classification.category[lifetime])),
+        confidence=Confidence(int(history.classification.confidence[lifetime])),
     )
 
 
@@ -318,11 +334,12 @@ def _life(history: DeviceHistory, lifetime: int) -> str:
 def _call_rows(history: DeviceHistory, live: Int64Column) -> tuple[tuple[Row, ...], RowPath]:
     root = build_call_tree(history, live)
     path = heaviest_path(root)
-    rows = tuple(_call_row(node) for node in root.sorted_callees())
+    rows = tuple(_call_row(history, node) for node in root.sorted_callees())
     return rows, tuple(f"call:{node.label}" for node in path)
 
 
-def _call_row(node: CallNode) -> Row:
+def _call_row(history: DeviceHistory, node: CallNode) -> Row:
+    found = main_category(history, node.lifetimes())
     return Row(
         key=f"call:{node.label}",
         kind=RowKind.CALL,
@@ -332,6 +349,8 @@ def _call_row(node: CallNode) -> Row:
         count=node.num_allocations,
         stack=node.stack,
         node=node,
+        category=found.category,
+        confidence=found.confidence,
     )
 
 

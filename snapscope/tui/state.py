@@ -6,6 +6,7 @@ and every widget follows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -140,10 +141,19 @@ class ViewState:
         return int(behind[0] if len(behind) else ooms[0])
 
 
-def open_device(history: DeviceHistory) -> OpenedDevice:
-    """Work out everything that is slow: the replays, the totals, the coverage."""
+def open_device(history: DeviceHistory, *, on_classify: Callable[[], None] | None = None) -> OpenedDevice:
+    """Work out everything that is slow: the replays, the totals, the coverage, the categories, the steps.
+
+    Args:
+        history: the device.
+        on_classify: called when the replays are done.
+    """
     peaks = find_peaks(history)
     coverage = find_coverage(history)
+    if on_classify is not None:
+        on_classify()
+    # The history keeps it: nothing that draws may have to wait for it.
+    _ = history.steps
     moves = history.tables.events.action <= Action.SEGMENT_UNMAP
     return OpenedDevice(
         history=history,

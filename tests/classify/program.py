@@ -1,10 +1,10 @@
-"""Small programs whose every allocation has a name, so that a test can say what each one is.
+"""Small programs whose every allocation has a name.
 
     run = Program()
-    run.alloc("w", 4096, run.CONSTRUCT)
-    run.alloc("tmp", 512, run.forward(7))
-    run.free("tmp", run.forward(7))
-    assert run.categories()["w"] == "parameter"
+    run.alloc("w", 4096, construct())
+    run.brief("tmp", 512, forward(7))
+
+and then `run.categories()["w"]` is `parameter`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FRAMES: dict[tuple[str, str, int], Raw] = {}
 
 
 def at(file: str, function: str, line: int = 1) -> Raw:
-    """Return a frame; a relative file of a library lies in site-packages, `/…` is as given, others are the user's."""
+    """Return a frame: of a library if the file begins like one, as given if it begins with `/`, else the user's."""
     path = file if file.startswith("/") else f"/project/{file}"
     if file.split("/")[0] in ("torch", "transformers", "bitsandbytes", "peft", "deepspeed"):
         path = f"{SITE_PACKAGES}/{file}"
@@ -47,38 +47,38 @@ MODULE: Final = "torch/nn/modules/module.py"
 MAIN: Final = (at("train.py", "train", 50), at("train.py", "<module>", 99))
 
 
-def user(function: str, line: int = 1, file: str = "train.py") -> Stack:
+def user(function: str, line: int = 1, file: str = "train.py") -> tuple[Raw, ...]:
     return (at(file, function, line), *MAIN)
 
 
-def construct() -> Stack:
+def construct() -> tuple[Raw, ...]:
     return (at(MODULE, "convert"), at(MODULE, "_apply"), at(MODULE, "to"), *MAIN)
 
 
-def forward(line: int = 1, *inner: Raw) -> Stack:
+def forward(line: int = 1, *inner: Raw) -> tuple[Raw, ...]:
     return (*inner, at("model.py", "forward", line), at(MODULE, "_call_impl"), *MAIN)
 
 
-def loss(line: int = 1) -> Stack:
+def loss(line: int = 1) -> tuple[Raw, ...]:
     functional = "torch/nn/functional.py"
     return forward(line, at(functional, "log_softmax"), at(functional, "cross_entropy"))
 
 
-def init_group(file: str = "adamw") -> Stack:
+def init_group(file: str = "adamw") -> tuple[Raw, ...]:
     path = f"torch/optim/{file}.py"
     return (at(path, "_init_group"), at(path, "step"), at("torch/optim/optimizer.py", "wrapper"), *MAIN)
 
 
-def step(file: str = "adamw", function: str = "_multi_tensor_adamw") -> Stack:
+def step(file: str = "adamw", function: str = "_multi_tensor_adamw") -> tuple[Raw, ...]:
     path = f"torch/optim/{file}.py"
     return (at(path, function), at(path, "step"), at("torch/optim/optimizer.py", "wrapper"), *MAIN)
 
 
-def zero_grad() -> Stack:
+def zero_grad() -> tuple[Raw, ...]:
     return (at("torch/optim/optimizer.py", "zero_grad"), *MAIN)
 
 
-ENGINE: Final[Stack] = ()
+ENGINE: Final[tuple[Raw, ...]] = ()
 """An autograd thread: C++ only, so an empty list where only Python frames are recorded."""
 
 

@@ -39,7 +39,11 @@ def recording(name: str) -> Any:
 
 def check_columns(history: DeviceHistory) -> None:
     kinds = history.classification
-    for column, size in ((kinds.category, len(Category)), (kinds.fine, len(FINE_LABELS)), (kinds.evidence, len(Evidence))):
+    for column, size in (
+        (kinds.category, len(Category)),
+        (kinds.fine, len(FINE_LABELS)),
+        (kinds.evidence, len(Evidence)),
+    ):
         assert len(column) == len(history.lifetimes)
         assert ((column >= 0) & (column < size)).all()
     known = np.array([WORDS[each].confidence for each in Evidence])
@@ -130,7 +134,7 @@ def test_recordings_that_lost_something(data: st.DataObject) -> None:
     value = recording(data.draw(st.sampled_from(RECORDINGS)))
     device = max(range(len(value["device_traces"])), key=lambda number: len(value["device_traces"][number]))
     trace = mutilate(data, value["device_traces"][device])
-    extra = {"external_annotations": []} if data.draw(st.booleans()) else {}
+    extra: dict[str, Any] = {"external_annotations": []} if data.draw(st.booleans()) else {}
     history = history_of(with_trace(value, device, trace, **extra))
     check(history, data.draw(st.integers(-1, history.num_events - 1)))
 

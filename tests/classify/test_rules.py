@@ -207,7 +207,11 @@ def test_facts_beside_the_phase() -> None:
 
 def test_the_key_of_a_module_call_forgets_the_callers_line() -> None:
     inner = (at("model.py", "forward", 3), CALL)
-    stacks = [(*inner, *user("train", 50)), (*inner, *user("evaluate", 90)), (at("model.py", "forward", 4), CALL, *MAIN)]
+    stacks = [
+        (*inner, *user("train", 50)),
+        (*inner, *user("evaluate", 90)),
+        (at("model.py", "forward", 4), CALL, *MAIN),
+    ]
     events = [b.alloc(0x7F0000000000 + n * 512, 512, frames=stack) for n, stack in enumerate(stacks)]
     history = history_of(b.snapshot([events], [b.segment(0x7F0000000000, [b.block(512)] * 3)]))
     first, second, other = history._stack_facts.module_key[history.lifetimes.alloc_stack].tolist()

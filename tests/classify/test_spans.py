@@ -6,6 +6,7 @@ import pytest
 
 from snapscope.classify.spans import annotated_steps
 from snapscope.classify.stacks import StackPhase
+from tests.builders import Raw
 from tests.classify.program import (
     ENGINE,
     MAIN,
@@ -47,23 +48,23 @@ def test_spans_of_the_usual_loop() -> None:
 
 
 @pytest.mark.parametrize("middle", [zero_grad(), user("log", 70), (at("torch/nn/utils/clip_grad.py", "clip"), *MAIN)])
-def test_small_things_between_do_not_part_a_step_in_two(middle: tuple[object, ...]) -> None:
+def test_small_things_between_do_not_part_a_step_in_two(middle: tuple[Raw, ...]) -> None:
     run = Program()
     run_forward(run, 0)
     run_backward(run, 0)
     run.brief("first", 512, step())
-    run.brief("between", 512, middle)  # type: ignore[arg-type]
+    run.brief("between", 512, middle)
     run.brief("second", 512, step())
     assert run.history().spans.optimizer_start.tolist() == [event_of(run, "first")]
 
 
 @pytest.mark.parametrize("middle", [forward(3), ENGINE])
-def test_work_between_parts_two_steps(middle: tuple[object, ...]) -> None:
+def test_work_between_parts_two_steps(middle: tuple[Raw, ...]) -> None:
     run = Program()
     run_forward(run, 0)
     run_backward(run, 0)
     run.brief("first", 512, step())
-    run.brief("between", 512, middle)  # type: ignore[arg-type]
+    run.brief("between", 512, middle)
     run.brief("second", 512, step())
     assert run.history().spans.optimizer_start.tolist() == [event_of(run, "first"), event_of(run, "second")]
 

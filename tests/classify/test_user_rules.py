@@ -10,7 +10,7 @@ from snapscope.classify.fine import FINE_LABELS
 from snapscope.classify.material import CATEGORY_LABELS, Category
 from snapscope.classify.user_rules import UserRule, match_rules, read_rules
 from snapscope.errors import UsageError
-from tests.classify.program import ENGINE, Program, at, construct, forward, train, user
+from tests.classify.program import ENGINE, Program, Stack, at, construct, forward, train, user
 from tests.cli.running import fail, fixture, succeed
 
 
@@ -70,9 +70,9 @@ def test_what_is_wrong_is_said(name: str, tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="can't read .*: No such file or directory"):
+    with pytest.raises(UsageError, match=r"can't read .*: No such file or directory"):
         read_rules(str(tmp_path / "none.toml"))
-    with pytest.raises(UsageError, match="can't read .*: Is a directory"):
+    with pytest.raises(UsageError, match=r"can't read .*: Is a directory"):
         read_rules(str(tmp_path))
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="is no TOML: "):
@@ -89,10 +89,10 @@ def test_as_many_as_are_read_all_work(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------- matching
 
 
-def matched(folder: Path, text: str, *stacks: object) -> list[int]:
+def matched(folder: Path, text: str, *stacks: Stack) -> list[int]:
     run = Program()
     for number, stack in enumerate(stacks):
-        run.alloc(f"a{number}", 512, stack)  # type: ignore[arg-type]
+        run.alloc(f"a{number}", 512, stack)
     history = run.history()
     found = match_rules(read(folder, text), history.snapshot.stacks, history.sites)
     return [
@@ -172,6 +172,6 @@ def test_every_verb_takes_rules(verb: str, tmp_path: Path) -> None:
 
 
 def test_paths_in_rules_are_normalised_ones(tmp_path: Path) -> None:
-    stack = (at("torch/optim/adamw.py", "_init_group"), *(user("f") or ()))
+    stack = (at("torch/optim/adamw.py", "_init_group"), *user("f"))
     assert matched(tmp_path, rule(file="^torch/optim/adamw", category="gradient"), stack) == [0]
     assert matched(tmp_path, rule(file="site-packages", category="gradient"), stack) == [-1]

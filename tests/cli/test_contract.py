@@ -145,7 +145,10 @@ WRONG_USE: Final = {
     "device that is none": (["summary", SMALL, "--device", "gpu"], "'gpu' is no device"),
     "step": (["ledger", SMALL, "--at", "step:9"], "no step:9: there are 1 to 1"),
     "step where there are none": (["ledger", NO_TIMES, "--at", "step:0"], "no step:0: no steps can be told in this"),
-    "focus on nothing": (["ledger", SMALL, "--focus", "no[w]here"], "no allocation has a frame that matches 'no[w]here'"),
+    "focus on nothing": (
+        ["ledger", SMALL, "--focus", "no[w]here"],
+        "no allocation has a frame that matches 'no[w]here'",
+    ),
     "rules that aren't there": (["ledger", SMALL, "--rules", "no.toml"], "can't read no.toml: No such file"),
     "rules that are none": (["steps", SMALL, "--rules", SMALL], "is no TOML: "),
     "output is a folder": (["summary", SMALL, "-o", "docs", "--force"], "-o docs is a folder: name a file in it"),

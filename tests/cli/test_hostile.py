@@ -94,7 +94,9 @@ def test_every_grouping_shows_nothing_unescaped(kind: str, by: str) -> None:
 @pytest.mark.parametrize("verb", TEXT_VERBS)
 @pytest.mark.parametrize("kind", NASTY)
 def test_json_stays_json(kind: str, verb: str) -> None:
-    document = load_json(say(verb, "-", "--json", stdin=hostile_file(NASTY[kind])).stdout)
+    ran = say(verb, "-", "--json", stdin=hostile_file(NASTY[kind]))
+    assert_printable(ran.text)
+    document = load_json(ran.stdout)
     if verb == "ledger":
         assert sum(row["bytes"] for row in document["rows"]) == document["requested_bytes"] == 6 * MIB
 

@@ -47,6 +47,7 @@ def ledger(path: str, *options: str) -> Any:
         ("time:2025-10-09T08:53:20.000030", 2, 100),
         ("time:2025-10-09T08:53:20.000030Z", 2, 100),
         ("time:2025-10-09T10:53:20.000030+02:00", 2, 100),
+        ("time:2025-10-09 03:23:20.00003-05:30", 2, 100),
     ],
 )
 def test_at_finds_its_event(at: str, event: int, requested_mib: int) -> None:
@@ -68,6 +69,21 @@ def test_at_finds_oom_events() -> None:
         (STEP_PEAK, "", "--at '' is no moment: use peak, "),
         (STEP_PEAK, "noon", "--at 'noon' is no moment: use peak, "),
         (STEP_PEAK, "event:", "is no moment"),
+        (STEP_PEAK, "5", "--at '5' is no moment: for the event of that number write event:5"),
+        (STEP_PEAK, "-1", "write event:-1"),
+        (STEP_PEAK, "event:٣", "is no moment: use peak, "),
+        (STEP_PEAK, "oom:٣", "is no moment: use peak, "),
+        (STEP_PEAK, "step:٣", "is no moment: use peak, "),
+        (STEP_PEAK, "time:٣", "'٣' is no time"),
+        (STEP_PEAK, "time:20251009T085320", "is no time"),
+        (STEP_PEAK, "time:2025-W41-4", "is no time"),
+        (STEP_PEAK, "time:2025-10-09T08", "is no time"),
+        (STEP_PEAK, "time:2025-10-09T08:53:20,5", "is no time"),
+        (STEP_PEAK, "time:2025-10-09T08:53:20+2", "is no time"),
+        (STEP_PEAK, "time:2025-10-09T08:53:20+25:00", "is no time"),
+        (STEP_PEAK, "time:2025-10-09T24:00:00", "is no time"),
+        (STEP_PEAK, "time:2025-13-09", "is no time"),
+        (STEP_PEAK, "time:0001-01-01T00:00+23:59", "lies outside the history"),
         (STEP_PEAK, "event:one", "is no moment"),
         (STEP_PEAK, "event:4", "no event 4: device 0 has events 0 to 3, and -1 = start"),
         (STEP_PEAK, "event:-2", "no event -2"),
@@ -322,3 +338,18 @@ def test_paths_are_shown_as_they_were_given(tmp_path: Path) -> None:
     copy.write_bytes(Path(STEP_PEAK).read_bytes())
     assert ledger(str(copy))["file"] == str(copy)
     assert f"{copy}  device 0" in succeed("ledger", str(copy)).text
+
+
+@pytest.mark.parametrize("option", ["--focus", "--ignore"])
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [("(", "is no regular expression: "), ("a{99999999999999999999}", "too large"), ("(" * 20_000, "")],
+    ids=["syntax", "repetition", "nesting"],
+)
+def test_a_pattern_that_python_cannot_hold_is_wrong_use(option: str, pattern: str, message: str) -> None:
+    assert message in fail(2, "ledger", STEP_PEAK, option, pattern)
+
+
+def test_a_pattern_warns_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    succeed("ledger", STEP_PEAK, "--focus", "[[a]|forward")
+    assert not recwarn.list

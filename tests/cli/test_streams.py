@@ -72,6 +72,10 @@ def test_the_snapshot_itself_is_never_overwritten(verb: str, tmp_path: Path) -> 
     assert path.read_bytes() == content
 
 
+def test_an_output_without_a_name_is_wrong_use() -> None:
+    assert fail(2, "summary", SMALL, "-o", "").startswith("-o '' names no file")
+
+
 def test_an_output_of_minus_is_stdout() -> None:
     assert succeed("summary", SMALL, "-o", "-").stdout == succeed("summary", SMALL).stdout
 
@@ -165,6 +169,67 @@ def test_a_full_disk_is_no_bug(form: list[str]) -> None:
     assert b"No space left on device" in ran.stderr
     assert b"bug" not in ran.stderr
     assert b"Traceback" not in ran.stderr
+
+
+SHELLED: Final = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+
+
+def run_in_shell(redirected: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["sh", "-c", f'exec "{sys.executable}" -m snapscope {redirected}'],
+        cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+@SHELLED
+@pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-"])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("", 2),
+        ("summary", 2),
+        ("summary no-such-file", 3),
+        ("summary no-such-file --debug", 3),
+        (f"summary {SMALL}", 0),
+    ],
+)
+def test_without_stderr_the_exit_code_is_the_same(arguments: str, code: int, stderr: str) -> None:
+    assert run_in_shell(f"{arguments} {stderr}").returncode == code
+
+
+@SHELLED
+@pytest.mark.parametrize("arguments", ["--help", "--version", "summary --help", f"summary {SMALL}"])
+@pytest.mark.parametrize(
+    ("stdout", "message"), [(">/dev/full", b"No space left on device"), (">&-", b"stdout is closed")]
+)
+def test_without_stdout_help_ends_as_verbs_do(arguments: str, stdout: str, message: bytes) -> None:
+    ran = run_in_shell(f"{arguments} {stdout}")
+    assert ran.returncode == 2
+    assert message in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["summary", "--help"]])
+def test_help_for_a_reader_that_was_never_there(arguments: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb", closefd=True) as stdout:
+        ran = subprocess.run(
+            [sys.executable, "-m", "snapscope", *arguments],
+            cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, check=False,
+        )  # fmt: skip
+    assert ran.stderr == b""
+    assert ran.returncode in (0, 141)
+
+
+@SHELLED
+@pytest.mark.parametrize(("arguments", "code"), [("summary -", 3), ("ledger - --json", 3), ("open -", 2)])
+def test_a_closed_stdin_is_said(arguments: str, code: int) -> None:
+    ran = run_in_shell(f"{arguments} <&-")
+    assert (ran.returncode, ran.stdout) == (code, b"")
+    assert ran.stderr.startswith(b"snapscope: ")
+    assert b"closed: pipe a snapshot into it" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("arguments", [[SMALL], [SMALL, "--view", "timeline"], ["-"]])

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from typing import Final
 
 import pytest
 
-from tests.cli.running import TEXT_VERBS, fixture, succeed
+from tests.cli.running import TEXT_VERBS, environment, fixture, succeed
 
 if sys.platform == "win32":
     pytest.skip("no pseudo-terminals here", allow_module_level=True)
 
+import pty
+
 from rich.cells import cell_len
 
 from tests.cli.terminal import run_on_terminal
+from tests.conftest import ROOT
 
 SMALL: Final = fixture("cases/06_step_peak_reconciles/a.pickle")
 TWO_GPU: Final = fixture("torch-2.14/two_gpu")
@@ -57,3 +62,23 @@ def test_open_on_a_dumb_terminal_names_the_command_that_gives_the_same() -> None
     code, shown = run_on_terminal("open", SMALL, env={"TERM": "dumb"})
     assert code == 2
     assert f"`snapscope summary {SMALL}`" in shown
+
+
+def test_open_of_stdin_needs_something_piped_in() -> None:
+    code, shown = run_on_terminal("open", "-")
+    assert (code, shown) == (2, "snapscope: FILE is - but stdin is a terminal: pipe a snapshot into it\n")
+
+
+@pytest.mark.parametrize("away", ["stdin", "stdout", "stderr"])
+def test_open_needs_all_three_streams_on_the_terminal(away: str) -> None:
+    master, slave = pty.openpty()
+    stdin, stdout, stderr = (subprocess.PIPE if away == name else slave for name in ("stdin", "stdout", "stderr"))
+    ran = subprocess.run(
+        [sys.executable, "-m", "snapscope", "open", SMALL],
+        cwd=ROOT, env=environment(), stdin=stdin, stdout=stdout, stderr=stderr, check=False, timeout=60,
+    )  # fmt: skip
+    os.close(slave)
+    said = ran.stderr or os.read(master, 1 << 16)
+    os.close(master)
+    assert ran.returncode == 2
+    assert f"`snapscope summary {SMALL}`".encode() in said

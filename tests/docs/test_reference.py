@@ -20,7 +20,7 @@ from snapscope.cli.root import VERBS
 from snapscope.errors import ExitCode, UsageError
 from snapscope.history import DeviceHistory
 from snapscope.opening import load_snapshot
-from snapscope.steps import _PHASE_NAMES, _STEP_NAME
+from snapscope.steps import _CODE_NAMES, _STEP_NAME
 from tests.cli.goldens import IS_UPDATE
 from tests.conftest import ROOT, fixture_path
 from tests.docs.pages import PAGES, rows_of, sections_of
@@ -171,12 +171,12 @@ def test_keys_of_a_rule_are_documented(tmp_path: Path) -> None:
 
 def test_phases_are_documented() -> None:
     documented = {quoted(cells[0])[0] for cells in rows_of(CLI["Phases"])}
-    assert documented == {*_PHASE_NAMES.values(), "data"}
+    assert documented == {*_CODE_NAMES.values(), "data"}
 
 
 def test_names_of_steps_are_names_of_steps() -> None:
     for name in ("ProfilerStep#3", "## step 3 ##", "step 3", "iteration 3"):
-        assert f"`{name}`" in CLI["steps"]
+        assert f"`{name}`" in CLI["steps"], name
         match = _STEP_NAME.fullmatch(name)
         assert match
         assert match[1] == "3"

@@ -59,7 +59,8 @@ def test_a_pair_has_one_edge_with_all_that_holds() -> None:
 def test_attributes_of_a_lifetime() -> None:
     history = split_and_merge()
     categories = ["parameter", "activation", "activation", "temporary", "activation"]
-    graph = lifetime_graph(history, [row_of(history, 4)], categories=categories)
+    phases = [None, "forward", "forward", "between", "forward"]
+    graph = lifetime_graph(history, [row_of(history, 4)], categories=categories, phases=phases)
     assert graph.attributes == {"level": "lifetime", "hops": 0}
     assert graph.nodes == {
         "event:4": {
@@ -74,9 +75,12 @@ def test_attributes_of_a_lifetime() -> None:
             "pool": "0,0",
             "site": "model.py:9 forward",
             "category": "activation",
+            "phase": "forward",
         }
     }
-    assert lifetime_graph(history, [1]).nodes["event:4"]["category"] is None
+    bare = lifetime_graph(history, [1]).nodes["event:4"]
+    assert bare["category"] is None
+    assert bare["phase"] is None
 
 
 def test_hops_go_over_edges_of_either_direction_and_over_segments() -> None:
@@ -123,7 +127,10 @@ def test_lifetimes_of_a_window() -> None:
 
 def test_sites_and_their_sums() -> None:
     history = split_and_merge()
-    graph = site_graph(history, at=5, categories=["parameter", "activation", "temporary", "temporary", "activation"])
+    categories = ["parameter", "activation", "temporary", "temporary", "activation"]
+    # By bytes: 4 MiB of the forward's site are born in the backward, 6 in the forward.
+    phases = [None, "forward", "forward", "between", "backward"]
+    graph = site_graph(history, at=5, categories=categories, phases=phases)
     assert graph.level is Level.SITE
     assert graph.attributes == {"level": "site", "at_event": 5}
     labels = {node["label"]: name for name, node in graph.nodes.items()}
@@ -141,6 +148,7 @@ def test_sites_and_their_sums() -> None:
         "num_live": 2,
         "live_bytes": 6 * MIB,
         "category": "activation",
+        "phase": "forward",
     }
     assert [node["peak_bytes"] for node in graph.nodes.values()] == [8 * MIB, 6 * MIB, 6 * MIB]
     load, forward, loss = "site:0", "site:1", "site:2"

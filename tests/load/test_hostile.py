@@ -362,3 +362,45 @@ def test_long_get_of_nothing() -> None:
     with bounded(mib=2), pytest.raises(MalformedError, match="Memo value not found"):
         load_bytes(header(4) + long_get(2**31) + b".")
     assert load_bytes(dump()).value == SNAPSHOT
+
+
+@pytest.mark.parametrize("head", [b'{"segments": [', b"<!DOCTYPE html><html>"], ids=["JSON", "HTML"])
+def test_text_that_never_ends_is_refused(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("snapscope.load.source.MAX_TEXT_BYTES", 3 << 20)
+    stream = Endless(head, b" " * 1000)
+    with pytest.raises(MalformedError, match=r"^endless: holds more than 3\.00 MiB of (JSON|HTML)"):
+        read_snapshot(stream)
+    assert stream.num_given < 5 << 20
+
+
+def test_a_pickle_that_is_followed_by_anything_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("snapscope.load.scanner.MAX_TRAILING_BYTES", 3 << 20)
+    monkeypatch.setattr("snapscope.load.MAX_TRAILING_BYTES", 3 << 20)
+    stream = Endless(dump(), b"\x1bjunk")
+    (notice,) = read_snapshot(stream).notices
+    assert notice.code == "trailing_bytes"
+    assert notice.message.startswith("more than 3,145,728 bytes after the end of the pickle were left alone: ")
+    assert r"they begin with \x1bjunk" in notice.message
+    assert stream.num_given < 6 << 20
+
+
+class Endless(io.BytesIO):
+    """A pipe that never ends: some bytes, then others over and over."""
+
+    name = "endless"
+
+    def __init__(self, head: bytes, tail: bytes) -> None:
+        super().__init__()
+        self._head = head
+        self._tail = tail
+        self.num_given = 0
+
+    def seekable(self) -> bool:
+        return False
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        assert size is not None
+        chunk, self._head = self._head[:size], self._head[size:]
+        chunk = chunk or (self._tail * (size // len(self._tail) + 1))[:size]
+        self.num_given += len(chunk)
+        return chunk

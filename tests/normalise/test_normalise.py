@@ -229,6 +229,35 @@ def test_long_stacks_cost_their_length_once() -> None:
     assert len(np.unique(made(b.snapshot(traces=[events])).devices[0].events.stack)) == 2
 
 
+def test_shared_text_is_cut() -> None:
+    long = "x" * 1_000_000
+    lines = [long] * 1000
+    events = [
+        b.alloc(A + 512 * n, 512, frames=[b.frame(long, long, n)], user_metadata={long: long, "k": 1})
+        | {"forward_frames": lines}
+        for n in range(200)
+    ]
+    snapshot = small(events)
+    assert sum(map(len, snapshot.stacks.strings)) < 300_000
+    stored = snapshot.devices[0].events
+    assert len(stored.forward_events) == 200
+    assert len(set(stored.forward_text.tolist())) == 1
+    assert snapshot.stacks.num_frames == 200
+
+
+def test_sums_of_notices_stay_within_64_bits() -> None:
+    blocks = [b.block(512) | {"address": A + (1 << 59)}]
+    segments = [b.segment(A, blocks) for _ in range(40)]
+    notices = {notice.code: notice for notice in made(b.snapshot(segments=segments)).notices}
+    assert notices["block_gap"].bytes == (1 << 63) - 1
+
+
+def test_absurd_totals_are_refused() -> None:
+    segments = [b.segment(A + n, []) | {"total_size": 1 << 60} for n in range(5)]
+    with pytest.raises(MalformedError, match="absurd total"):
+        made(b.snapshot(segments=segments))
+
+
 def test_settings() -> None:
     conf = "max_non_split_rounding_mb:40,large_segment_size_mb:64,per_process_memory_fraction:0.5,x:[1:2,3:4]"
     raw = b.settings(conf, max_split_size=64 * MIB, expandable_segments=True)

@@ -122,3 +122,28 @@ def test_device_line_names_the_others() -> None:
     )
     alone = load_snapshot(fixture_path("torch-2.14/oom_forward"))
     assert device_line(DeviceHistory(alone)).endswith("oom_forward.pickle.gz  device 0")
+
+
+def test_a_long_table_is_the_same_without_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        (f"{number:,} B", "漢字" * (number % 3), "e\u0301" * (number % 5), f"\x1b[{number}m\tx") for number in range(50)
+    ]
+    texts = []
+    for limit in (50, 49):
+        monkeypatch.setattr("snapscope.render.page.LONG_TABLE", limit)
+        page = Page()
+        page.line("head")
+        page.table(rows, align="rlrf", header=("bytes", "name", "a long title", "site"))
+        page.line("end")
+        texts.append(page.text())
+        assert page.text() == texts[-1]
+    assert texts[0] == texts[1]
+
+
+def test_a_long_table_is_written_piece_by_piece() -> None:
+    page = Page()
+    page.table([(str(number), "x") for number in range(20_000)], align="rf")
+    page.line("end")
+    pieces = list(page.pieces())
+    assert len(pieces) > 10
+    assert "".join(pieces).splitlines() == [*(f"{number:5}  x" for number in range(20_000)), "end"]

@@ -68,6 +68,7 @@ async def test_progress_is_shown_by_bytes_and_stage() -> None:
             Progress(stage=Stage.READING, bytes_read=4 * MIB),
             Progress(stage=Stage.NORMALISING, bytes_read=6 * MIB),
             Progress(stage=Stage.REPLAYING),
+            Progress(stage=Stage.CLASSIFYING),
         ):
             screen.show_progress(progress)
             await driver.pilot.pause()
@@ -77,9 +78,10 @@ async def test_progress_is_shown_by_bytes_and_stage() -> None:
         assert "✓ reading" in seen[2]
         assert "▸ normalising" in seen[2]
         assert "▸ replaying blocks" in seen[3]
+        assert "▸ classifying" in seen[4]
         shares = [int(text.partition("%")[0].split()[-1]) for text in seen]
         assert shares[0] > shares[1] == 0
-        assert shares[0] < shares[2] < shares[3] < 100
+        assert shares[0] < shares[2] < shares[3] < shares[4] < 100
 
 
 # -- files that hold less -----------------------------------------------------------------------

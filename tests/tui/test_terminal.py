@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -36,18 +37,27 @@ except SnapscopeError as error:
 print("\\nleft with", code, flush=True)
 sys.exit(code)
 """
+BROKEN: Final = """
+import sys
+from snapscope.cli import run
+from snapscope.tui.screens.timeline import TimelineScreen
+def fail(self): raise KeyError(0)
+TimelineScreen.action_unzoom = fail
+sys.exit(run(["open", sys.argv[1]]))
+"""
 SMALL: Final = fixture_path("cases/06_step_peak_reconciles/a.pickle")
 ALTERNATE_SCREEN_OFF: Final = "\x1b[?1049l"
+MOUSE_OFF: Final = "\x1b[?1000l"
 
 
 class Terminal:
     """A process on a terminal of 80×24."""
 
-    def __init__(self, source: str, *, stdin: int | None = None) -> None:
+    def __init__(self, source: str, *, stdin: int | None = None, is_verb: bool = False) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, source],
+            [sys.executable, *(("-m", "snapscope", "open") if is_verb else ("-c", PROGRAM)), source],
             cwd=ROOT,
             env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)},
             stdin=slave if stdin is None else stdin,
@@ -82,6 +92,7 @@ class Terminal:
             self._read()
         took = time.monotonic() - start
         self._read()
+        self.has_echo = bool(termios.tcgetattr(self._master)[3] & termios.ECHO)
         os.close(self._master)
         return self.process.returncode, took
 
@@ -125,9 +136,81 @@ def test_an_error_is_said_after_the_terminal_is_restored(tmp_path: Path) -> None
     assert "Traceback" not in terminal.shown
 
 
+def test_a_bug_is_one_line_and_its_own_exit_code() -> None:
+    terminal = Terminal(str(SMALL), program=BROKEN)
+    terminal.wait_for("? help")
+    terminal.press("0")
+    code, _ = terminal.finish()
+    assert code == 70
+    after = terminal.shown.rpartition(ALTERNATE_SCREEN_OFF)[2]
+    assert "snapscope: a bug in snapscope: KeyError: 0" in after
+    assert "Traceback" not in terminal.shown
+
+
 def test_a_snapshot_through_a_pipe_leaves_the_keys_to_the_terminal() -> None:
     with SMALL.open("rb") as stream:
         terminal = Terminal("-", stdin=stream.fileno())
         terminal.wait_for("snapscope  stdin")
         terminal.press("q")
         assert terminal.finish()[0] == 0
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_while_loading_restores_the_terminal(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+    pipe = tmp_path / "never.pickle"
+    os.mkfifo(pipe)
+    terminal = Terminal(str(pipe), is_verb=True)
+    terminal.wait_for("quits at once")
+    terminal.process.send_signal(sent)
+    assert terminal.finish(seconds=10)[0] == code
+    assert {ALTERNATE_SCREEN_OFF, MOUSE_OFF} <= set(re.findall(r"\x1b\[\?[0-9]+l", terminal.shown))
+    assert terminal.has_echo
+
+
+@pytest.mark.parametrize(("key", "code"), [("q", 0), ("\x03", 130)])
+def test_the_verb_ends_with_the_code_of_the_app(tmp_path: Path, key: str, code: int) -> None:
+    pipe = tmp_path / "never.pickle"
+    os.mkfifo(pipe)
+    terminal = Terminal(str(pipe), is_verb=True)
+    terminal.wait_for("quits at once")
+    terminal.press(key)
+    assert terminal.finish(seconds=10)[0] == code
+
+
+def test_sigterm_restores_the_terminal() -> None:
+    terminal = Terminal(str(SMALL), is_verb=True)
+    terminal.wait_for("? help")
+    terminal.process.send_signal(signal.SIGTERM)
+    assert terminal.finish(seconds=10)[0] == 143
+    assert {ALTERNATE_SCREEN_OFF, MOUSE_OFF} <= set(re.findall(r"\x1b\[\?[0-9]+l", terminal.shown))
+    assert terminal.has_echo
+
+
+def test_the_verb_takes_a_snapshot_through_a_pipe() -> None:
+    with SMALL.open("rb") as stream:
+        terminal = Terminal("-", stdin=stream.fileno(), is_verb=True)
+        terminal.wait_for("snapscope  stdin")
+        terminal.press("q")
+        assert terminal.finish()[0] == 0
+
+
+def test_a_pipe_without_a_controlling_terminal_is_refused() -> None:
+    master, slave = pty.openpty()
+    with SMALL.open("rb") as stream:
+        ran = subprocess.run(
+            [sys.executable, "-m", "snapscope", "open", "-"],
+            cwd=ROOT,
+            env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)},
+            stdin=stream,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            check=False,
+            timeout=60,
+        )
+    os.close(slave)
+    said = os.read(master, 1 << 16).decode()
+    os.close(master)
+    assert ran.returncode == 2
+    assert said.count("\n") == 1
+    assert "save it to a file first" in said

@@ -19,8 +19,8 @@ from snapscope.units import format_bytes
 _BAR_CELLS = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 # Shares of the whole, as measured on a million events.
-_START = {Stage.READING: 0.0, Stage.NORMALISING: 0.62, Stage.REPLAYING: 0.88}
-_END = {Stage.READING: 0.62, Stage.NORMALISING: 0.88, Stage.REPLAYING: 1.0}
+_START = {Stage.READING: 0.0, Stage.NORMALISING: 0.45, Stage.REPLAYING: 0.68, Stage.CLASSIFYING: 0.9}
+_END = {Stage.READING: 0.45, Stage.NORMALISING: 0.68, Stage.REPLAYING: 0.9, Stage.CLASSIFYING: 1.0}
 
 
 class LoadingScreen(Screen[None]):

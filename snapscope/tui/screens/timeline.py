@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from textual import on
@@ -12,15 +13,17 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
+from snapscope.analyses.ledger import By
 from snapscope.tui.background import Background, post_from_thread
 from snapscope.tui.phrases import answer_line, head_line
 from snapscope.tui.rows import LiveRows, RowsRequest, copy_text, work_out_rows
 from snapscope.tui.screens.view import ViewScreen
 from snapscope.tui.state import ViewState
+from snapscope.tui.widgets.categories import CategoryPane
 from snapscope.tui.widgets.detail import DetailPane
 from snapscope.tui.widgets.keybar import KeyBar
 from snapscope.tui.widgets.live_tree import LiveTree
-from snapscope.tui.widgets.timeline import TimelineView
+from snapscope.tui.widgets.timeline import CurvePane, TimelineView
 
 _PAGE_CELLS = 10
 
@@ -36,7 +39,7 @@ class _RowsReady(Message):
 class TimelineScreen(ViewScreen):
     """Where memory went over time; every pane follows the cursor of the curve."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (76, "-middle"), (110, "-wide")]
     VERTICAL_BREAKPOINTS = [
         (0, "-tiny"),
         (14, "-short"),
@@ -91,6 +94,8 @@ class TimelineScreen(ViewScreen):
         )
         self._shown_for: ViewState | None = None
         self.timeline = TimelineView(id="timeline")
+        self.categories = CategoryPane(id="categories")
+        self.curve = CurvePane(self.timeline, self.categories, id="curve")
         self.live_tree = LiveTree(id="live")
         self.detail = DetailPane(id="detail")
 
@@ -98,7 +103,7 @@ class TimelineScreen(ViewScreen):
         """Lay the panes out."""
         yield Static(id="head", markup=False)
         yield Static(id="answer", markup=False)
-        yield self.timeline
+        yield self.curve
         with Container(id="lower"):
             yield self.live_tree
             yield self.detail
@@ -126,7 +131,8 @@ class TimelineScreen(ViewScreen):
         before, self._shown_for = self._shown_for, state
         if before is not None and _asks_for_other_rows(before, state):
             self.live_tree.forget_selection()
-        self.timeline.state = state
+        self.set_class(not state.opened.has_history, "-no-history")
+        self.curve.state = state
         self.detail.shows_all_frames = state.shows_all_frames
         self._write_head(state)
         self._work.submit(RowsRequest(state=state, open_paths=self.live_tree.open_paths))
@@ -145,6 +151,7 @@ class TimelineScreen(ViewScreen):
     def show_rows(self, message: _RowsReady) -> None:
         """Show what is live."""
         self.live_tree.live = message.live
+        self.categories.show(message.live)
 
     @on(LiveTree.InsideAsked)
     def look_inside(self) -> None:
@@ -158,6 +165,12 @@ class TimelineScreen(ViewScreen):
         """Explain the selected row."""
         if self.live_tree.live is not None:
             self.detail.show(self.live_tree.live, message.row)
+
+    @on(CategoryPane.Chosen)
+    def group_by_category(self) -> None:
+        """Show the allocations behind the categories."""
+        if self.state is not None:
+            self.look(replace(self.state, by=By.CATEGORY, shows_calls=False))
 
     @on(TimelineView.CursorMoved)
     def move_cursor(self, message: TimelineView.CursorMoved) -> None:
@@ -234,7 +247,8 @@ class TimelineScreen(ViewScreen):
     def _maximise(self, pane: Widget | None) -> None:
         self.set_class(pane is not None, "-one-pane")
         self.set_class(pane is self.timeline, "-only-curve")
-        for other in (self.timeline, self.live_tree, self.detail):
+        pane = self.curve if pane is self.timeline else pane
+        for other in (self.curve, self.live_tree, self.detail):
             other.set_class(other is pane, "-the-pane")
         self.refresh_bindings()
 

@@ -17,7 +17,7 @@ from textual.widget import Widget
 
 from snapscope.analyses.ledger import By
 from snapscope.analyses.moments import FORMS, find_moment
-from snapscope.errors import UsageError
+from snapscope.analyses.selection import compile_pattern
 from snapscope.tui.commands import ledger_command
 from snapscope.tui.pages import command_page, help_page, notices_page
 from snapscope.tui.screens.page import PageScreen
@@ -239,12 +239,9 @@ def _moment(state: ViewState, text: str) -> int:
     text = text.strip().replace(",", "")
     if not text:
         return state.cursor
-    at = f"event:{text}" if re.fullmatch(r"-?\d{1,15}", text) else text
+    at = f"event:{text}" if re.fullmatch(r"-?[0-9]{1,15}", text) else text
     return find_moment(state.history, at).event
 
 
 def _check_pattern(text: str) -> None:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise UsageError(f"no regular expression: {error}") from None
+    compile_pattern(text)

@@ -28,9 +28,10 @@ class DetailPane(VerticalScroll, can_focus=True):
 
     HELP = """\
 The detail pane tells all about the row that is selected in the tree: sizes as requested and as
-allocated (`estimated` where the file can't prove a block's size), when it was born and died,
-stream, pool and segment, what the program noted, and the stack, innermost frame first. The
-user's own frames are marked ▪; frames of libraries are folded until f unfolds them.
+allocated (`estimated` where the file can't prove a block's size), its category with how sure that
+is and what decided it, when it was born and died, the step and the phase of its birth, stream,
+pool and segment, what the program noted, and the stack, innermost frame first. The user's own
+frames are marked ▪; frames of libraries are folded until f unfolds them.
 z gives the pane the whole screen.
 """
 

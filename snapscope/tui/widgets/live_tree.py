@@ -17,11 +17,14 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from snapscope.classify.material import Category
+from snapscope.tui.kinds import letter_of
 from snapscope.tui.phrases import live_title, pane_title
 from snapscope.tui.rows import LiveRows, Row, RowKind, RowPath
 from snapscope.units import format_bytes, format_count, format_share
 
 _BAR_CELLS: Final = 8
+_LETTER_CELLS: Final = 3
 _BAR: Final = " ▏▎▍▌▋▊▉█"
 _WIDE: Final = 100
 _MIN_ROWS_WITH_HEADER: Final = 5
@@ -61,6 +64,7 @@ class LiveTree(ScrollView, can_focus=True):
         "live-tree--quiet",
         "live-tree--sum",
         "live-tree--bar",
+        *(f"live-tree--{category.label}" for category in Category),
     }
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -78,8 +82,11 @@ class LiveTree(ScrollView, can_focus=True):
     HELP = """\
 The tree shows who holds the requested bytes at the cursor, most bytes first; its rows add up.
 
-Open a row (→ or enter) to see what is in it: a site has its callers and its allocations, a file,
-stream or pool has its sites. In the call tree a row's total counts all that the frame called,
+The letter is the category of most of a row's bytes: P parameter, G gradient, O optimizer state,
+A activation, T temporary; ? marks a guess (low confidence).
+
+Open a row (→ or enter) to see what is in it: a site has its callers and its allocations, a
+category, file, stream or pool has its sites. In the call tree a row's total counts all that the frame called,
 self only what it allocated itself. Below the sum follow the rest of what is reserved: rounding,
 pending free, cached (free segments, holes, private pools). The pane beside or below explains the
 selected row.
@@ -317,8 +324,8 @@ selected row.
         assert live is not None
         bar = " " * (_BAR_CELLS + 1) if width >= _WIDE else ""
         if live.state.shows_calls:
-            return f"  {'total':>10} {'share':>6} {bar}{'self':>10}   call"
-        return f"  {'bytes':>10} {'share':>6} {bar}{'count':>7}   {live.state.by.value}"
+            return f"  {'total':>10} {'share':>6} {bar}{'self':>10}{'':{_LETTER_CELLS}}   call"
+        return f"  {'bytes':>10} {'share':>6} {bar}{'count':>7}{'':{_LETTER_CELLS}}   {live.state.by.value}"
 
     def _row(self, line: _Line, width: int, *, is_selected: bool) -> Iterator[Segment]:
         live = self.live
@@ -340,8 +347,18 @@ selected row.
         else:
             count = "" if row.count is None else format_count(row.count)
             yield Segment(f"{count:>7}", self._style("quiet" if is_balance else "name"))
+        letter = "" if row.category is None else letter_of(row.category, row.confidence)
+        style = "quiet" if row.category is None else row.category.label
+        yield Segment(f" {letter:<{_LETTER_CELLS - 1}}", self._style(style))
         knob = ("▾" if line.is_open else "▸") if row.has_children else " "
-        used = 2 + 10 + 8 + (_BAR_CELLS + 1 if width >= _WIDE else 0) + (10 if live.state.shows_calls else 7)
+        used = (
+            2
+            + 10
+            + 8
+            + _LETTER_CELLS
+            + (_BAR_CELLS + 1 if width >= _WIDE else 0)
+            + (10 if live.state.shows_calls else 7)
+        )
         indent = min(2 * line.depth, max(width - used - 24, 0))
         room = max(width - used - indent - 3, 1)
         yield Segment(f" {' ' * indent}{knob} ", self._style("quiet"))

@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
 from textual.reactive import reactive
@@ -23,6 +24,46 @@ from snapscope.units import format_bytes
 _LABEL_CELLS: Final = 11
 _MIN_PLOT_CELLS: Final = 8
 _FILLED: Final = frozenset((Ink.FILL, Ink.FILL_BELOW_GAP, Ink.FOCUS, Ink.FOCUS_TOP))
+
+
+class CurvePane(Horizontal):
+    """The curve with the categories beside or below it; the title says what the cursor stands on.
+
+    Args:
+        timeline: the curve.
+        categories: what stands beside it.
+        id: of the pane.
+    """
+
+    state: reactive[ViewState | None] = reactive(None)
+
+    def __init__(self, timeline: TimelineView, categories: Widget, *, id: str | None = None) -> None:
+        super().__init__(timeline, categories, id=id)
+        self._timeline = timeline
+
+    def watch_state(self) -> None:
+        """Draw the curve, and say where the cursor is."""
+        self._timeline.state = self.state
+        self._write_title()
+
+    def on_resize(self) -> None:
+        """Fit the title."""
+        self._write_title()
+
+    def on_descendant_focus(self) -> None:
+        """Mark the title of the focused pane."""
+        self._write_title()
+
+    def on_descendant_blur(self) -> None:
+        """Take the mark away."""
+        self._write_title()
+
+    def _write_title(self) -> None:
+        state = self.state
+        if state is None:
+            return
+        title = Content("timeline") if not state.opened.has_history else caption(state, self.size.width - 6)
+        self.border_title = pane_title(title, has_focus=self._timeline.has_focus)
 
 
 class TimelineView(Widget, can_focus=True):
@@ -53,6 +94,13 @@ The curve shows the bytes after every event of the history.
   █ requested   what the code asked for, of live allocations (filled)
   ─ reserved    what PyTorch holds from the driver (line)
   ◆ peak of requested bytes   × OOM   ▲ the cursor
+
+Beside it stand the five categories of what is live at the cursor, with their bytes and shares;
+they add up to the requested bytes. `med`, `low` and `none` say how sure a category is, where
+that isn't high; in one line, ? marks a guess.
+
+The title names the step and the phase of the run; `inferred`, or ?, where the program didn't
+annotate its steps.
 
 Each cell shows the highest value of its stretch of events, so no peak is lost. The panes below
 show what is live at the cursor. Click moves the cursor, dragging too; the wheel zooms. With a
@@ -96,24 +144,11 @@ Up and down move in the tree below, without leaving the curve.
     def watch_state(self) -> None:
         """Draw anew."""
         self._axis = None
-        self._write_title()
         self.refresh()
 
     def on_resize(self) -> None:
-        """Fit the caption and the plot to the new size."""
+        """Fit the plot to the new size."""
         self.watch_state()
-
-    def watch_has_focus(self, has_focus: bool) -> None:
-        """Mark the title of the focused pane."""
-        super().watch_has_focus(has_focus)
-        self._write_title()
-
-    def _write_title(self) -> None:
-        state = self.state
-        if state is None:
-            return
-        title = Content("timeline") if not state.opened.has_history else caption(state, self.size.width - 6)
-        self.border_title = pane_title(title, has_focus=self.has_focus)
 
     # -- drawing ----------------------------------------------------------------------------
 
