@@ -26,6 +26,7 @@ _WEAK_PART: Final = 10
 _TENSOR_PATH: Final = re.compile(r"((?:\w+\.)*\w+)\.(?:weight|bias|\w*weight\w*|\w*bias\w*)(?:\.grad)?\Z")
 _KEY_BEFORE: Final = -2
 _MAX_RIVALS: Final = 50
+_MAX_PATH: Final = 200
 _MAX_FRAMES: Final = 100
 _NamedFrame = tuple[tuple[str, str], str, int]
 
@@ -303,7 +304,7 @@ def name_modules(history: DeviceHistory) -> dict[int, str]:
     events, strings = history.tables.events, history.snapshot.stacks.strings
     named: dict[int, str] = {}
     for event, row in annotated_rows(events, history.lifetimes):
-        match = _TENSOR_PATH.search(strings[int(events.user_metadata[event])])
+        match = _TENSOR_PATH.search(strings[int(events.user_metadata[event])][-_MAX_PATH:])
         if match is not None:
             named[row] = match[1]
     return named

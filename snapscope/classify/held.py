@@ -129,6 +129,8 @@ def decide_updates(draft: Draft) -> None:
     if not len(draft.spans.optimizer_start):
         # Factored or preconditioned states have no parameter's size, but are made only once.
         draft.put(stays & draft.is_alive & _made_once(draft, stays), Category.OPTIMIZER_STATE, Evidence.UPDATE_KEPT)
+        # What each update makes anew and the next one lets go is carried from step to step: a state.
+        draft.put(_carried(draft, stays), Category.OPTIMIZER_STATE, Evidence.UPDATE_STATE)
     draft.put(sized, Category.OPTIMIZER_STATE, Evidence.UPDATE_STATE)
     cut = stays & draft.is_alive & (next_work > draft.num_events)
     for stack in np.unique(draft.stack[cut]).tolist():
@@ -159,6 +161,18 @@ def tell_copies_from_states(draft: Draft) -> None:
         return
     copies = sets & draft.is_alive & np.isin(draft.size, draft.size[lazy])
     draft.put(copies, Category.PARAMETER, Evidence.USER_COPY)
+
+
+def _carried(draft: Draft, stays: BoolColumn) -> BoolColumn:
+    """Return what was born in one update and freed in the next, at lines of which nothing lives otherwise."""
+    ends = pad(draft.spans.backward_end, draft.num_events + 1)
+    after_next = ends[np.minimum(draft.next, draft.num_backwards)]
+    is_freed_in_update = ~draft.is_alive & (draft.death > after_next) & (draft.free_phase != StackPhase.FORWARD)
+    is_last = draft.is_alive & (draft.next >= draft.num_backwards)
+    carried = stays & (is_freed_in_update | is_last)
+    stacks = np.unique(draft.stack[stays & is_freed_in_update])
+    stacks = np.setdiff1d(stacks, np.unique(draft.stack[stays & ~carried]))
+    return carried & np.isin(draft.stack, stacks) & (draft.size >= _QUANTISED_BYTES)
 
 
 def _made_once(draft: Draft, stays: BoolColumn) -> BoolColumn:

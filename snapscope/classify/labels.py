@@ -22,6 +22,7 @@ from snapscope.lifetimes import BEFORE, NEVER, LifetimeTable
 from snapscope.model import Action, EventTable, Int8Column, Int32Column, Int64Column
 
 _NONE: Final = -1
+_MAX_TEXT: Final = 1000
 _NAMES: Final = {
     "parameter": Category.PARAMETER,
     "parameters": Category.PARAMETER,
@@ -100,6 +101,8 @@ def _read(texts: Int32Column | Int64Column, strings: tuple[str, ...]) -> Int8Col
 
 
 def _category_of(text: str) -> int:
-    match = _PAIR.search(text)
-    name = (match[1] if match else text).strip().lower().replace(" ", "_")
-    return int(_NAMES.get(name, _NONE))
+    match = _PAIR.search(text[:_MAX_TEXT])
+    words = re.split(r"[_ ]+", (match[1] if match else text[:_MAX_TEXT].strip()).lower())
+    # Of `category=gradient name=w` only the first word belongs to the name.
+    names = ["_".join(words), words[0]] if match else ["_".join(words)]
+    return next((int(_NAMES[name]) for name in names if name in _NAMES), _NONE)

@@ -92,6 +92,9 @@ def read_stacks(stacks: StackTable, sites: Sites) -> StackFacts:
     python_phase = np.zeros(num, np.int8)
     keys: dict[tuple[int, ...], int] = {}
     names = [(stacks.frame_function[f], stacks.frame_file[f]) for f in range(stacks.num_frames)]
+    # Where no stack begins at a known place (stacks made by hand, an embedded interpreter), an
+    # unknown one says nothing.
+    knows_roots = any(_outermost(stacks, stack, kinds) in _ROOTS for stack in range(num))
     for stack in range(num):
         frames = stacks.frames_of(stack).tolist()
         python = [frame for frame in frames if kinds[frame] < FrameKind.CPP]
@@ -103,7 +106,7 @@ def read_stacks(stacks: StackTable, sites: Sites) -> StackFacts:
             found |= 1 << int(role)
         engine = bool(found & (1 << int(Role.ENGINE)))
         has_python[stack] = bool(python)
-        if python and stacks.function_of(python[-1]) not in _ROOTS:
+        if knows_roots and python and stacks.function_of(python[-1]) not in _ROOTS:
             engine = True
         structural = next((role for role in own if role in _PHASE_OF_ROLE), None)
         if structural is not None:
@@ -133,6 +136,12 @@ def read_stacks(stacks: StackTable, sites: Sites) -> StackFacts:
         module_key=module_key,
         has_python=has_python,
     )
+
+
+def _outermost(stacks: StackTable, stack: int, kinds: list[FrameKind]) -> str:
+    """Return the function of a stack's outermost Python frame."""
+    frames = reversed(stacks.frames_of(stack).tolist())
+    return next((stacks.function_of(frame) for frame in frames if kinds[frame] < FrameKind.CPP), "")
 
 
 def _role_in_place(stacks: StackTable, python: list[int], place: int, roles: list[Role]) -> Role:

@@ -16,12 +16,14 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; never raises."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
+    stdout = sys.stdout
     try:
         # What a verb exits with comes back as a value; verbs that end by themselves return None.
         code = root.main(args=arguments, prog_name="snapscope", standalone_mode=False)
     except SystemExit as stop:
-        # click ends so by itself in two places: shell completion, and --help whose reader is gone.
-        if isinstance(stop.__context__, OSError):
+        # click ends so in two places: shell completion, and --help whose reader is gone, which it tells by
+        # another stdout.
+        if sys.stdout is not stdout:
             discard_stdout()
             return ExitCode.OK
         return stop.code if isinstance(stop.code, int) else ExitCode.OK

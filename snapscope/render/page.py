@@ -7,7 +7,8 @@ and escaped before.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from rich.cells import cell_len
@@ -51,7 +52,7 @@ class Page:
 
     def __init__(self, *, width: int | None = None, color: bool = False) -> None:
         self._buffer = io.StringIO()
-        self._pieces: list[str | Iterable[str]] = []
+        self._pieces: list[str | Callable[[], Iterator[str]]] = []
         self._width = width
         self._console = Console(
             file=self._buffer,
@@ -108,7 +109,7 @@ class Page:
         if header:
             self._console.print(Text(_aligned(header, align, widths), style="dim"), soft_wrap=True)
         self._end_piece()
-        self._pieces.append(_lines(rows, align, widths))
+        self._pieces.append(partial(_lines, rows, align, widths))
 
     def notices(self, notices: Sequence[Notice]) -> None:
         """Write the data's oddities, if there are any."""
@@ -133,7 +134,7 @@ class Page:
             if isinstance(piece, str):
                 yield piece
             else:
-                yield from piece
+                yield from piece()
 
     def _end_piece(self) -> None:
         self._pieces.append("\n".join(line.rstrip() for line in self._buffer.getvalue().split("\n")))

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import ClassVar, Final
 
+from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
@@ -241,9 +242,9 @@ class SnapscopeApp(App[int]):
             self.bell()
             self.notify("no room for the palette", severity="warning", markup=False, timeout=2)
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: events.Resize) -> None:
         """Close the palette where there is no room for it any more."""
-        if self.size.height < _PALETTE_ROWS and isinstance(self.screen, CommandPalette):
+        if event.size.height < _PALETTE_ROWS and isinstance(self.screen, CommandPalette):
             self.pop_screen()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:

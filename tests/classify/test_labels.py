@@ -55,6 +55,7 @@ def test_a_free_labels_what_is_older_than_the_history() -> None:
         ("optimizer_state", "optimizer_state"),
         ("Optimizer State", "optimizer_state"),
         ("step=3;category=gradient", "gradient"),
+        ("category=gradient name=w", "gradient"),
         ('{"category": "activation", "layer": 3}', "activation"),
         ({"category": "temporary", "step": 1}, "temporary"),
         ("gradient of loss", None),

@@ -180,6 +180,14 @@ def test_phase_of_a_stack(name: str) -> None:
     assert (StackPhase(int(facts.phase[number])), bool(facts.on_engine[number])) == (phase, on_engine)
 
 
+def test_unknown_roots_say_nothing_where_all_are_unknown() -> None:
+    made_by_hand = b.alloc(1 << 30, 512, frames=[b.frame("forward", "model.py", 9)])
+    history = history_of(b.snapshot([[made_by_hand]]))
+    facts = history._stack_facts
+    assert not facts.on_engine.any()
+    assert StackPhase.BACKWARD not in facts.phase
+
+
 def facts_of(stack: Stack) -> tuple[StackFacts, int]:
     """Return the facts of all stacks of a snapshot, and the number of the one given."""
     event = b.alloc(0x7F0000000000, 512, frames=stack, time_us=1)

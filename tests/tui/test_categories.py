@@ -54,7 +54,7 @@ async def test_the_table_stands_beside_the_curve_and_follows_the_cursor(size: tu
                 assert f" {format_bytes(row.bytes)} " in line
                 is_doubted = bool(row.bytes) and row.confidence < Confidence.HIGH
                 assert line.endswith(("med", "medium", "low", "none")) == is_doubted
-            assert f" {format_bytes(live.balance.requested_bytes)} " in lines[5]
+            assert f" {format_bytes(live.balance.requested_bytes)}" in lines[5]
             assert driver.view.live_tree.region.height >= 9
 
 
@@ -64,7 +64,7 @@ async def test_one_line_where_there_is_less_room(size: tuple[int, int]) -> None:
         region = driver.view.categories.region
         assert (region.height, region.width) == (1, size[0])
         found = [word for word in driver.lines[region.y].split() if word[0] in LETTERS]
-        assert [word[0] for word in found] in (list(LETTERS), ["G"])
+        assert [word[0] for word in found] == list(LETTERS)
 
 
 async def test_no_table_where_there_is_no_room() -> None:
@@ -166,7 +166,7 @@ async def test_the_title_names_step_and_phase() -> None:
 
 
 async def test_inferred_steps_say_so() -> None:
-    async with opened(OOM) as driver:
+    async with opened("torch-2.14/oom_optimizer_step") as driver:
         assert driver.state.history.steps.source == "inferred"
         step = place_in_run(driver.state.history, driver.state.cursor)
         assert f"{step}?" in driver.lines[2] or f"{step} (inferred)" in driver.lines[2]
@@ -180,7 +180,7 @@ async def test_inferred_steps_say_so() -> None:
 
 async def test_the_head_names_the_line_that_ran_out_of_memory() -> None:
     async with opened(OOM) as driver:
-        assert "asked 48.00 MiB  in gpt.py:38 forward" in driver.lines[1]
+        assert "asked 48.00 MiB  in gpt.py:52 forward" in driver.lines[1]
 
 
 async def test_a_failed_request_without_a_stack_names_no_line(tmp_path: Path) -> None:
@@ -207,6 +207,7 @@ async def test_the_palette_closes_where_its_room_is_taken_away() -> None:
         await driver.pilot.press("ctrl+p")
         assert driver.dialog == "CommandPalette"
         await driver.pilot.resize_terminal(80, 3)
+        await driver.until(lambda: not driver.dialog)
         await driver.pilot.press("pageup")
         await driver.settle()
         assert not driver.dialog

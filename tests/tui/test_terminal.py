@@ -53,11 +53,11 @@ MOUSE_OFF: Final = "\x1b[?1000l"
 class Terminal:
     """A process on a terminal of 80×24."""
 
-    def __init__(self, source: str, *, stdin: int | None = None, is_verb: bool = False) -> None:
+    def __init__(self, source: str, *, stdin: int | None = None, is_verb: bool = False, program: str = PROGRAM) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.process = subprocess.Popen(
-            [sys.executable, *(("-m", "snapscope", "open") if is_verb else ("-c", PROGRAM)), source],
+            [sys.executable, *(("-m", "snapscope", "open") if is_verb else ("-c", program)), source],
             cwd=ROOT,
             env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)},
             stdin=slave if stdin is None else stdin,

@@ -75,12 +75,18 @@ def _table(live: LiveRows, width: int, height: int) -> Iterator[Content]:
         doubt = doubt_of(row) if is_wide else doubt_of(row)[:4].replace("medi", "med")
         yield Content.assemble(
             (row.category.label[0].upper(), style_of(row.category)),
-            f" {name:<{name_cells}} {format_bytes(row.bytes):>10} {format_share(row.bytes, whole):>6}{count}",
+            f" {_cells(name, name_cells, row.bytes, format_share(row.bytes, whole))}{count}",
             (f" {doubt}", WARNING),
         )
     count = f" {format_count(sum(row.num_allocations for row in live.categories)):>7}" if is_wide else ""
-    text = f"= {'requested':<{name_cells}} {format_bytes(whole):>10} {format_share(whole, whole) if whole else '':>6}"
-    yield Content.styled(text + count, STRONG)
+    text = _cells("requested", name_cells, whole, format_share(whole, whole) if whole else "")
+    yield Content.styled(f"= {text}{count}", STRONG)
+
+
+def _cells(name: str, name_cells: int, num_bytes: int, share: str) -> str:
+    """Return name, bytes and share in columns, which `1009.62 MiB` doesn't shift."""
+    left = f"{name} {format_bytes(num_bytes):>{name_cells + 10 - len(name)}}"
+    return f"{left}{share:>{name_cells + 18 - len(left)}}"
 
 
 def _line(live: LiveRows, width: int) -> Content:
@@ -89,6 +95,7 @@ def _line(live: LiveRows, width: int) -> Content:
     for texts in (
         [format_bytes(row.bytes) for row in live.categories],
         [format_share(row.bytes, whole) for row in live.categories],
+        [f"{round(100 * row.bytes / whole) if whole else 0}%" for row in live.categories],
     ):
         line = Content("  ").join(_parts(live.categories, texts))
         if line.cell_length + 1 <= width:
