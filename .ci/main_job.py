@@ -131,9 +131,7 @@ def main() -> None:
     """Run the command named on the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--expect", action="append", default=[], help="text that the screen must show")
-    parser.add_argument(
-        "--seconds", type=float, default=60, help="how long it may take to show it, and to quit"
-    )
+    parser.add_argument("--seconds", type=float, default=60, help="how long it may take to show it, and to quit")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
 

@@ -41,9 +41,7 @@ class WindowFull(Exception):
 class Block:
     __slots__ = ("addr", "ctx", "free", "next", "pending", "prev", "req", "seg", "size", "stream")
 
-    def __init__(
-        self, addr: int, size: int, seg: Segment, prev: Block | None = None, nxt: Block | None = None
-    ) -> None:
+    def __init__(self, addr: int, size: int, seg: Segment, prev: Block | None = None, nxt: Block | None = None) -> None:
         self.addr, self.size, self.seg, self.prev, self.next = addr, size, seg, prev, nxt
         self.req, self.free, self.stream, self.pending = 0, True, 0, False
         self.ctx: Frames | None = None
@@ -166,9 +164,7 @@ class Stacks:
         self.rng, self.mode, self.depth = rng, mode, depth
         self.frames: dict[tuple[str, str, int], dict[str, Any]] = {}
         self.templates: dict[tuple[str, str, int, int], Frames] = {}
-        self.cpp = [
-            (f"at::native::op_{i}(at::Tensor const&, long, c10::ScalarType)", "??", 0) for i in range(400)
-        ]
+        self.cpp = [(f"at::native::op_{i}(at::Tensor const&, long, c10::ScalarType)", "??", 0) for i in range(400)]
 
     def frame(self, name: str, filename: str, line: int) -> dict[str, Any]:
         key = (name, filename, line)
@@ -210,9 +206,7 @@ class Stacks:
             for level in range((self.depth - 8) // 3):
                 frames.append(self.frame("_call_impl", f"{site}/nn/modules/module.py", 1784))
                 frames.append(self.frame("_wrapped_call_impl", f"{site}/nn/modules/module.py", 1773))
-                frames.append(
-                    self.frame("forward", f"/home/user/model/part_{level}.py", 40 + (h >> level) % 12)
-                )
+                frames.append(self.frame("forward", f"/home/user/model/part_{level}.py", 40 + (h >> level) % 12))
         elif phase == "step":
             frames.append(self.frame(op, f"{site}/optim/adamw.py", 120 + h % 50))
             for name, line in (("_use_grad", 81), ("wrapper", 493), ("step", 232), ("_fn", 1044)):
@@ -223,9 +217,7 @@ class Stacks:
         else:
             frames.append(self.frame(op, "/home/user/model/init.py", 10 + h % 400))
             for level in range(4):
-                frames.append(
-                    self.frame("__init__", f"/home/user/model/part_{level}.py", 12 + (h >> level) % 20)
-                )
+                frames.append(self.frame("__init__", f"/home/user/model/part_{level}.py", 12 + (h >> level) % 20))
         for name, line in (
             ("training_step", 88),
             ("run_epoch", 140),
@@ -299,9 +291,7 @@ def train(
                 width = 4 * hidden if "fc1" in op or op == "gelu" else hidden
                 block = keep(2 * tokens * width + (rng.randrange(4096) & ~3), "forward", op, 0, layer)
                 if rng.random() < 0.45:
-                    scratch = keep(
-                        2 * tokens * hidden // rng.choice((1, 2, 8, 64, 1024)), "forward", op, 1, layer
-                    )
+                    scratch = keep(2 * tokens * hidden // rng.choice((1, 2, 8, 64, 1024)), "forward", op, 1, layer)
                     drop(scratch, "forward", op, 2, layer)
                 saved.append((op, block))
         grads = []
@@ -329,9 +319,7 @@ def segments_of(alloc: Allocator, device: int, empty: Frames) -> list[dict[str, 
         active, allocated, requested = 0, 0, 0
         block: Block | None = segment.head
         while block is not None:
-            state = (
-                "inactive" if block.free else "active_pending_free" if block.pending else "active_allocated"
-            )
+            state = "inactive" if block.free else "active_pending_free" if block.pending else "active_allocated"
             if not block.free:
                 active += block.size
                 requested += block.req
@@ -434,9 +422,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     p.add_argument("--blocks", type=int, default=0, help="extra long-lived small blocks per device")
     p.add_argument("--devices", type=int, default=1)
-    p.add_argument(
-        "--window", type=int, default=0, help="drop the first K events, as a full ring buffer does"
-    )
+    p.add_argument("--window", type=int, default=0, help="drop the first K events, as a full ring buffer does")
     p.add_argument(
         "--no-metadata",
         action="store_true",
