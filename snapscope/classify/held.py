@@ -172,7 +172,8 @@ def _carried(draft: Draft, stays: BoolColumn) -> BoolColumn:
     carried = stays & (is_freed_in_update | is_last)
     stacks = np.unique(draft.stack[stays & is_freed_in_update])
     stacks = np.setdiff1d(stacks, np.unique(draft.stack[stays & ~carried]))
-    return carried & np.isin(draft.stack, stacks) & (draft.size >= _QUANTISED_BYTES)
+    found: BoolColumn = carried & np.isin(draft.stack, stacks) & (draft.size >= _QUANTISED_BYTES)
+    return found
 
 
 def _made_once(draft: Draft, stays: BoolColumn) -> BoolColumn:
