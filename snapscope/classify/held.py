@@ -21,6 +21,8 @@ _RESULT_BYTES: Final = 1 << 16
 _QUANTISED_BYTES: Final = 1 << 12
 _REPLACE_EVENTS: Final = 60
 _TRAINING_SHARE: Final = 0.3
+_MIN_CALLS: Final = 3
+_GROWN_SHARE: Final = 0.8
 
 
 def mark_updates(draft: Draft) -> None:
@@ -309,10 +311,34 @@ def decide_inference(draft: Draft) -> None:
     begins = known[np.diff((phases[known] == StackPhase.FORWARD).astype(np.int8), prepend=0) == 1]
     call = np.searchsorted(begins, draft.birth, side="right")
     freed_in = np.searchsorted(begins, draft.death, side="right")
-    replaced = draft.forward & (freed_in > call) & (draft.free_phase == StackPhase.FORWARD) & ~draft.is_alive
+    outlives = draft.forward & (freed_in > call) & ~draft.is_alive
+    knows_frees = draft.free_phase != StackPhase.UNKNOWN
+    replaced = outlives & (draft.free_phase == StackPhase.FORWARD)
+    # Where frees have no stacks a result that the caller holds looks the same, but doesn't grow.
+    replaced |= outlives & ~knows_frees & np.isin(draft.stack, _growing(draft, outlives & ~knows_frees, call))
     caches = np.unique(draft.stack[replaced])
     draft.put(replaced, Category.ACTIVATION, Evidence.KV_CACHE)
-    draft.put(draft.forward & draft.is_alive & np.isin(draft.stack, caches), Category.ACTIVATION, Evidence.KV_CACHE)
+    # The last one is let go by who called, or never.
+    forwards = known[phases[known] == StackPhase.FORWARD]
+    call_ends = pad(forwards, -1)[np.searchsorted(forwards, np.append(begins, draft.num_events + 1)) - 1]
+    is_last = draft.forward & np.isin(draft.stack, caches) & (draft.death > call_ends[call])
+    draft.put(is_last, Category.ACTIVATION, Evidence.KV_CACHE)
+
+
+def _growing(draft: Draft, rows: BoolColumn, call: Int64Column) -> Int64Column:
+    """Return the stacks whose blocks grow from call to call."""
+    found = np.flatnonzero(rows)
+    if not len(found):
+        return found
+    keys = draft.stack[found].astype(np.int64) * (int(call.max()) + 2) + call[found]
+    distinct, which = np.unique(keys, return_inverse=True)
+    largest = np.zeros(len(distinct), np.int64)
+    np.maximum.at(largest, which, draft.size[found])
+    stack = distinct // (int(call.max()) + 2)
+    pairs = stack[1:] == stack[:-1]
+    num_pairs = np.bincount(stack[1:][pairs])
+    num_grown = np.bincount(stack[1:][pairs], largest[1:][pairs] > largest[:-1][pairs])
+    return np.flatnonzero((num_pairs >= _MIN_CALLS) & (num_grown >= _GROWN_SHARE * num_pairs))
 
 
 def sizes_by_order(draft: Draft, rows: Int64Column) -> Int64Column:
