@@ -147,7 +147,22 @@ def decide_elders(draft: Draft) -> None:
             draft.category[row] = freers.get(line, fallback)
             draft.evidence[row] = Evidence.BEFORE_FREED_BY
     _pair_elders(draft, elder & ~known & draft.is_alive, by_zero)
+    _match_cut_gradients(draft, elder)
     draft.put(elder & draft.workspace, Category.TEMPORARY, Evidence.WORKSPACE)
+
+
+def _match_cut_gradients(draft: Draft, elder: BoolColumn) -> None:
+    """In a backward without an end, what has the size of an old parameter is a gradient, one for each."""
+    rows = np.flatnonzero(draft.evidence == Evidence.ALIVE_IN_BACKWARD)
+    if not len(rows):
+        return
+    parameters = draft.size[elder & (draft.category == Category.PARAMETER)]
+    sizes, counts = np.unique(parameters[parameters > 0], return_counts=True)
+    if not len(sizes):
+        return
+    place = np.minimum(np.searchsorted(sizes, draft.size[rows]), len(sizes) - 1)
+    fits = (sizes[place] == draft.size[rows]) & (sizes_by_order(draft, rows) < counts[place])
+    _put(draft, rows[fits], Category.GRADIENT, Evidence.ALIVE_IN_BACKWARD_PARAMETER_SIZE)
 
 
 def _majority(keys: Int64Column, sizes: Int64Column, categories: Int8Column) -> dict[int, int]:
