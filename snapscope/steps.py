@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -43,6 +43,7 @@ _CODE_NAMES: Final[dict[int, str]] = {
     _EVAL: "eval",
     _GENERATE: "generate",
 }
+_WORK: Final = (StackPhase.FORWARD, StackPhase.BACKWARD)
 _FEW_BIRTHS: Final = 8
 _KEPT_SHARE: Final = 0.3
 
@@ -67,14 +68,16 @@ class Step:
 
     Attributes:
         name: `step 3` (`step 3 #2` if the program gave the name twice), `init`, `between`, or `rest`
-            for what follows the last complete step.
+            for what follows the last step.
         start_event, end_event: first and last event.
+        is_complete: False of a step that the history ends in.
         phases: what happened within, in order.
     """
 
     name: str
     start_event: int
     end_event: int
+    is_complete: bool = True
     phases: tuple[Phase, ...]
 
 
@@ -117,19 +120,31 @@ def find_steps(material: Material, spans: Spans, updates: Int64Column) -> Steps:
     codes = _phase_codes(material, spans)
     named = _annotated(material)
     if named:
-        return Steps(source="annotated", steps=_cover(named, spans, codes))
+        return Steps(source="annotated", steps=_cover(named, spans, codes, is_cut=named[-1][2] >= num_events))
     annotated = np.array([last for _, last in annotated_steps(material)], np.int64)
     ends = _last_after_each_backward(spans, annotated) if len(annotated) else _inferred_ends(material, spans, updates)
-    if not len(ends):
+    if len(ends):
+        ends = _with_completions(material, ends)
+        bounds = [_first_work(spans, ends), *(int(end) + 1 for end in ends)]
+    else:
+        bounds = [0]
+    # What begins another iteration and doesn't end it died in the middle of a step.
+    is_born = material.tables.events.action == Action.ALLOC
+    begun = np.flatnonzero(is_born & np.isin(codes, _WORK) & (np.arange(num_events) >= bounds[-1]))
+    is_cut = len(begun) > 0 and not spans.is_positional
+    if is_cut:
+        bounds = [*(bounds if len(ends) else [int(begun[0])]), num_events]
+    elif len(ends) and bounds[-1] < num_events and material.tables.events.action[bounds[-1]] == Action.OOM:
+        # The update ran out of memory.
+        is_cut = True
+        bounds[-1] += 1
+    elif not len(ends):
         return Steps(source="none", steps=())
-    ends = _with_completions(material, ends)
-    first = _first_work(spans, ends)
-    bounds = [first, *(int(end) + 1 for end in ends)]
     inferred = [
         (f"step {number}", start, stop - 1) for number, (start, stop) in enumerate(pairwise(bounds)) if stop > start
     ]
     source = "annotated" if len(annotated) else "inferred"
-    return Steps(source=source, steps=_cover(inferred, spans, codes))
+    return Steps(source=source, steps=_cover(inferred, spans, codes, is_cut=is_cut))
 
 
 def _annotated(material: Material) -> list[tuple[str, int, int]]:
@@ -158,6 +173,12 @@ def _annotated(material: Material) -> list[tuple[str, int, int]]:
             if last >= first:
                 step, kind = names[name]
                 kinds.setdefault(kind, []).append((step, first, last))
+    for name, time in opened.items():
+        # A range without an end: the program died in it, unless its end was lost and others follow.
+        step, kind = names[name]
+        first = int(np.searchsorted(times, time, side="left"))
+        if first < len(times) and all(last < first for _, _, last in kinds.get(kind, ())):
+            kinds.setdefault(kind, []).append((step, first, len(times)))
     # Where kinds of names overlap (`batch 1` within `ProfilerStep#3`), the one that covers most counts.
     wholes = sorted(kinds.values(), key=lambda own: -sum(last - first for _, first, last in own))
     for found in ([step for own in wholes for step in own], *wholes):
@@ -291,16 +312,24 @@ def _generates(material: Material) -> BoolColumn:
     return of_event
 
 
-def _cover(named: list[tuple[str, int, int]], spans: Spans, codes: Int64Column) -> tuple[Step, ...]:
-    """Fill the gaps: what precedes the first step is `init`, between steps `between`, after them `rest`."""
+def _cover(named: list[tuple[str, int, int]], spans: Spans, codes: Int64Column, *, is_cut: bool) -> tuple[Step, ...]:
+    """Fill the gaps: what precedes the first step is `init`, between steps `between`, after them `rest`.
+
+    Args:
+        named: name, first and last event of each step.
+        spans, codes: what happened when.
+        is_cut: whether the history ends within the last of them.
+    """
     out: list[Step] = []
     cursor = 0
     for name, first, last in named:
         if first > cursor:
             gap = "init" if not out else "between"
             out.append(_step(gap, cursor, first - 1, spans, codes))
-        out.append(_step(name, max(first, cursor), last, spans, codes))
+        out.append(_step(name, max(first, cursor), min(last, len(codes) - 1), spans, codes))
         cursor = last + 1
+    if is_cut and out:
+        out[-1] = replace(out[-1], is_complete=False)
     if cursor < len(codes):
         out.append(_step("rest", cursor, len(codes) - 1, spans, codes))
     return tuple(out)
@@ -339,10 +368,10 @@ def _positional_phases(first: int, last: int, spans: Spans) -> tuple[Phase, ...]
         (spans.backward_start, spans.backward_end, "backward"),
         (spans.optimizer_start, spans.optimizer_end, "optimizer"),
     ):
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            if first <= start <= last:
-                cuts.append((start, name))
-                cuts.append((end + 1, "between"))
+        within = slice(*np.searchsorted(starts, [first, last + 1]).tolist())
+        for start, end in zip(starts[within].tolist(), ends[within].tolist(), strict=True):
+            cuts.append((start, name))
+            cuts.append((end + 1, "between"))
     cuts.sort(key=lambda cut: cut[0])
     out: list[Phase] = []
     for (start, name), (stop, _) in zip(cuts, [*cuts[1:], (last + 1, "")], strict=True):

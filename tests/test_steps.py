@@ -113,11 +113,28 @@ def test_ranges_that_name_none(name: str) -> None:
     assert run.history().steps.source == "none"
 
 
-def test_half_a_range_is_none() -> None:
+def test_a_range_without_its_end_is_an_unfinished_step() -> None:
     run = marked("ProfilerStep#{}")
     run.annotations = run.annotations[:-1]
-    assert "step 6" not in names_of(run)
-    assert {"step 4", "step 5"} <= set(names_of(run))
+    steps = {step.name: step for step in run.history().steps.steps}
+    assert {"step 4", "step 5", "step 6"} <= set(steps)
+    assert not steps["step 6"].is_complete
+    assert steps["step 6"].end_event == run.history().num_events - 1
+    assert steps["step 4"].is_complete
+
+
+def test_a_range_whose_end_was_lost_is_none() -> None:
+    run = marked("ProfilerStep#{}")
+    run.annotations = [each for each in run.annotations if (each["name"], each["stage"]) != ("ProfilerStep#5", "END")]
+    assert "step 5" not in names_of(run)
+
+
+def test_a_forward_without_an_end_is_an_unfinished_step() -> None:
+    run = Program()
+    build_model(run)
+    run_forward(run, 0)
+    (step,) = [step for step in run.history().steps.steps if step.name != "init"]
+    assert (step.name, step.is_complete) == ("step 0", False)
 
 
 def test_ranges_that_overlap_name_no_steps() -> None:
@@ -360,7 +377,7 @@ def test_steps_lie_where_the_program_made_them(name: str) -> None:
     is_marked = len(history.snapshot.annotations) and not name.endswith("oom_optimizer_step")  # cut within its first
     assert steps.source == ("annotated" if is_marked else "inferred")
     whole = [(start, stop) for start, stop in true_steps(truth["phases"]) if stop < history.num_events]
-    found = [each for each in steps.steps if each.name.startswith("step ")]
+    found = [each for each in steps.steps if each.name.startswith("step ") and each.is_complete]
     cut = sum(start == 0 for start, _ in whole)
     assert len(whole) - cut <= len(found) <= len(whole)
     for each, (start, stop) in zip(found[::-1], whole[::-1], strict=False):

@@ -16,7 +16,7 @@ from snapscope.model import NO_TIME, Int64Column
 FORMS: Final = (
     "peak, peak-allocated, peak-active, peak-reserved, oom, oom:N, start, end, event:N, step:N or time:T (µs or ISO)"
 )
-_STEP: Final = re.compile(r"step:([0-9]{1,9})\Z")
+_STEP: Final = re.compile(r"step:([0-9]{1,9}|init|rest)\Z")
 _NUMBERED: Final = re.compile(r"(event|oom):(-?[0-9]{1,15})\Z")
 _BARE_NUMBER: Final = re.compile(r"-?[0-9]{1,15}\Z")
 _TIME: Final = re.compile(
@@ -106,7 +106,7 @@ def find_moment(history: DeviceHistory, at: str = "peak") -> Moment:
             )
         return moment_at(history, number, text)
     if match := _STEP.match(text):
-        return moment_at(history, _step_peak(history, int(match[1])), text)
+        return moment_at(history, _step_peak(history, match[1]), text)
     if text.startswith("time:"):
         return moment_at(history, _event_at_time(history, text[5:]), text)
     if _BARE_NUMBER.match(text):
@@ -126,14 +126,14 @@ def _peak(totals: Int64Column) -> Peak:
     return Peak(event=index - 1, bytes=int(totals[index]))
 
 
-def _step_peak(history: DeviceHistory, number: int) -> int:
+def _step_peak(history: DeviceHistory, wanted: str) -> int:
     """Return the event of the peak within a step."""
     steps = {step.name: step for step in history.steps.steps}
-    step = steps.get(f"step {number}")
+    step = steps.get(f"step {int(wanted)}" if wanted.isdigit() else wanted)
     if step is None:
         known = [name.removeprefix("step ") for name in steps if name.startswith("step ")]
         which = f"there are {known[0]} to {known[-1]}" if known else "no steps can be told in this history"
-        raise UsageError(f"no step:{number}: {which}")
+        raise UsageError(f"no step:{wanted}: {which}")
     inside = history.totals.requested_bytes[step.start_event + 1 : step.end_event + 2]
     return step.start_event + int(np.argmax(inside))
 

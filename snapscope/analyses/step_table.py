@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snapscope.classify.material import Category
+from snapscope.analyses.timeline import category_curves
 from snapscope.history import DeviceHistory
+from snapscope.model import Int64Column
 from snapscope.steps import Step
 
 
@@ -30,6 +31,7 @@ class StepRow:
     Attributes:
         name: as in `Steps`.
         start_event, end_event: first and last event.
+        is_complete: False of a step that the history ends in.
         start_bytes: requested bytes before its first event.
         peak_bytes, peak_event: the first highest after one of its events.
         end_bytes: after its last event.
@@ -41,6 +43,7 @@ class StepRow:
     name: str
     start_event: int
     end_event: int
+    is_complete: bool
     start_bytes: int
     peak_bytes: int
     peak_event: int
@@ -65,25 +68,25 @@ class StepTable:
 
 def tabulate_steps(history: DeviceHistory) -> StepTable:
     """Sum up every step of a device."""
-    return StepTable(source=history.steps.source, rows=tuple(_row(history, step) for step in history.steps.steps))
+    curves = category_curves(history)
+    rows = tuple(_row(history, step, curves) for step in history.steps.steps)
+    return StepTable(source=history.steps.source, rows=rows)
 
 
-def _row(history: DeviceHistory, step: Step) -> StepRow:
+def _row(history: DeviceHistory, step: Step, curves: Int64Column) -> StepRow:
     requested, reserved = history.totals.requested_bytes, history.totals.reserved_bytes
     first, last = step.start_event, step.end_event
     inside = requested[first + 1 : last + 2]
-    live = history.lifetimes.live_at(last)
-    ends = np.zeros(len(Category), np.int64)
-    np.add.at(ends, history.classification.category[live], history.lifetimes.requested_bytes[live])
     return StepRow(
         name=step.name,
         start_event=first,
         end_event=last,
+        is_complete=step.is_complete,
         start_bytes=int(requested[first]),
         peak_bytes=int(inside.max()),
         peak_event=first + int(np.argmax(inside)),
         end_bytes=int(requested[last + 1]),
-        end_categories=tuple(ends.tolist()),
+        end_categories=tuple(curves[:, last + 1].tolist()),
         reserved_bytes=int(reserved[first + 1 : last + 2].max()),
         phases=tuple(
             PhaseRow(

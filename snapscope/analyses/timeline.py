@@ -77,12 +77,12 @@ def timeline(
         allocated_bytes=allocated[chosen],
         pending_bytes=pending[chosen],
         reserved_bytes=reserved[chosen],
-        category_bytes=_category_curves(history, selection)[:, chosen],
+        category_bytes=category_curves(history, selection)[:, chosen],
     )
 
 
-def _category_curves(history: DeviceHistory, selection: BoolColumn | None) -> Int64Column:
-    """Return requested bytes by category after every event; they sum to the requested curve."""
+def category_curves(history: DeviceHistory, selection: BoolColumn | None = None) -> Int64Column:
+    """Return requested bytes by category after every event, shape (5, events + 1); they sum to the requested curve."""
     sizes, category = history.lifetimes.requested_bytes, history.classification.category
     counted = sizes if selection is None else np.where(selection, sizes, 0)
     return np.stack(

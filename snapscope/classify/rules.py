@@ -48,6 +48,8 @@ class Role(IntEnum):
     GENERATE = 21
     LOSS = 22
     REDUCE = 23
+    # A closure that the optimizer calls: what is inside is the program's own work again.
+    CLOSURE = 24
 
 
 STRUCTURAL: Final = frozenset(
@@ -139,6 +141,9 @@ PYTHON_RULES: Final = (
          r"(cross_entropy|nll_loss|log_softmax|softmax|kl_div|binary_cross_entropy\w*)$"),
     # Forward.
     Rule(Role.MODULE_CALL, r"^torch/nn/modules/module\.py$", r"(_call_impl|_wrapped_call_impl|__call__)$"),
+    Rule(Role.CLOSURE, r"^(pytorch_)?lightning/(pytorch/)?(strategies/strategy|loops/optimization/\w+)\.py$",
+         r"(_?training_step|closure)$"),
+    Rule(Role.CLOSURE, r"", r"_?closure$"),
     Rule(Role.KV_CACHE, r"^transformers/cache_utils\.py$"),
     # Caches of one's own are called so as well.
     Rule(Role.KV_CACHE, r"(^|/)\w*cache\w*\.py$", r"(update|append|_?quantize)\w*$"),

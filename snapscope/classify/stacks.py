@@ -34,6 +34,7 @@ _PHASE_OF_ROLE: Final = {
     Role.ZERO_GRAD: StackPhase.ZERO_GRAD,
     Role.CLIP: StackPhase.CLIP,
     Role.CONSTRUCT: StackPhase.CONSTRUCT,
+    Role.CLOSURE: StackPhase.USER,
 }
 # Where the interpreter itself starts: a Python stack that begins elsewhere was entered from
 # C++, on an autograd thread.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ else:
 _KEYS = frozenset(("file", "function", "category", "fine"))
 # Columns of rule numbers are int8.
 _MAX_RULES = 127
+_MAX_FILE_BYTES = 1 << 20
+_MAX_PATTERN = 2000
+_MAX_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,20 @@ def read_rules(path: str) -> tuple[UserRule, ...]:
     Raises:
         UsageError: it can't be read, is no TOML, or a rule makes no sense.
     """
+    if not path:
+        raise UsageError("--rules needs the name of a file")
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        with Path(path).open("rb") as file:
+            text = file.read(_MAX_FILE_BYTES + 1)
+        if len(text) > _MAX_FILE_BYTES:
+            raise UsageError(f"{path} holds more than {_MAX_FILE_BYTES >> 10} KiB: that is no file of rules")
+        # Editors on Windows begin a text with a mark.
+        content = tomllib.loads(text.decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"can't read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is no TOML: {error}") from None
+    except ValueError as error:
+        # TOMLDecodeError and UnicodeDecodeError are ValueErrors; so is a number of too many digits.
+        raise UsageError(f"{path} is no TOML: {str(error)[:_MAX_SHOWN]}") from None
     except RecursionError:
         raise UsageError(f"{path} is no TOML: it nests too deeply") from None
     rules = content.get("rule", [])
@@ -99,10 +111,16 @@ def _rule(rule: Any, where: str) -> UserRule:
 def _compile(rule: dict[str, str], key: str, where: str) -> re.Pattern[str] | None:
     if key not in rule:
         return None
+    shown = repr(rule[key][:_MAX_SHOWN])
+    if len(rule[key]) > _MAX_PATTERN:
+        raise UsageError(f"{where}: {key} {shown}… is longer than {_MAX_PATTERN} characters")
     try:
-        return re.compile(rule[key])
+        with warnings.catch_warnings():
+            # They tell of later Pythons, to who writes programs.
+            warnings.simplefilter("ignore")
+            return re.compile(rule[key])
     except (re.error, OverflowError, RecursionError) as error:
-        raise UsageError(f"{where}: {key} {rule[key]!r} is no regular expression: {error}") from None
+        raise UsageError(f"{where}: {key} {shown} is no regular expression: {error}") from None
 
 
 def match_rules(rules: tuple[UserRule, ...], stacks: StackTable, sites: Sites) -> Int8Column:

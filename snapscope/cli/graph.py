@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from snapscope.model import BoolColumn
 
 
+_MAX_HOPS = 100
+_MAX_NODES = 100_000
+
+
 @click.command("graph", epilog="Example: snapscope graph snap.pickle --around event:961 --hops 2 -o lifetimes.graphml")
 @file_argument
 @click.option("--level", type=click.Choice(["site", "lifetime"]),
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--at", default="peak", metavar="MOMENT",
               help="Where to start, and when to tell what pins: see ledger --help. [default: peak]")  # fmt: skip
 @click.option("--around", metavar="ADDR|event:N", help="Start from one allocation: see explain --help.")
-@click.option("--hops", type=click.IntRange(min=0), default=1, metavar="N",
+@click.option("--hops", type=click.IntRange(0, _MAX_HOPS), default=1, metavar="N",
               help="How many edges to go from the start, of lifetimes. [default: 1]")  # fmt: skip
 @frame_options
 @output_options(csv=False)
@@ -114,4 +118,10 @@ def _make(
     else:
         rows = np.concatenate((history.lifetimes.live_at(at.event), history.lifetimes.pending_at(at.event)))
         rows = rows if selection is None else rows[selection[rows]]
-    return lifetime_graph(history, rows, at=at.event, hops=hops, **labels)
+    graph = lifetime_graph(history, rows, at=at.event, hops=hops, **labels)
+    if len(graph.nodes) > _MAX_NODES:
+        raise UsageError(
+            f"{len(graph.nodes)} nodes are more than any program draws (at most {_MAX_NODES}): start from one "
+            "allocation with --around, take fewer --hops, or --level site"
+        )
+    return graph

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from snapscope.cli.options import capacity_option, device_options, is_terminal
+from snapscope.cli.options import capacity_option, device_options, is_terminal, rules_option
 from snapscope.errors import UsageError
 
 
@@ -18,6 +18,7 @@ from snapscope.errors import UsageError
 @click.option("--at", metavar="MOMENT", help="Where the cursor starts: see ledger --help. [default: oom, else peak]")
 @click.option("--view", type=click.Choice(["timeline"]), default="timeline", help="The first screen.")
 @click.option("--focus", metavar="REGEX", help="Only allocations with a frame (file:line function) that matches.")
+@rules_option
 @capacity_option
 @device_options
 def command(
@@ -28,6 +29,7 @@ def command(
     focus: str | None,
     device: int | None,
     capacity: int | None,
+    rules: str | None,
 ) -> None:
     """Explore FILE in the terminal: the curve, what is live at any event, and whose code it is."""
     if demo == (file is not None):
@@ -37,7 +39,7 @@ def command(
     from snapscope.tui import run_app
 
     def start(source: str) -> int:
-        return run_app(source, device=device, at=at, focus=focus, capacity_bytes=capacity, view=view)
+        return run_app(source, device=device, at=at, focus=focus, capacity_bytes=capacity, view=view, rules=rules)
 
     if file is None:
         with demo_path() as path:

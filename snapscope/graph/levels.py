@@ -89,19 +89,28 @@ def lifetime_ids(history: History, rows: Int64Column) -> list[str]:
     never freed, or a final block whose alloc was lost.
     """
     table, events = history.lifetimes, history.tables.events
-    birth, asked, done = (
-        column[rows] for column in (table.birth_event, table.free_requested_event, table.free_completed_event)
-    )
+    birth, asked, done = table.birth_event, table.free_requested_event, table.free_completed_event
     event = np.where(birth != BEFORE, birth, np.where(asked >= 0, asked, done))
-    has_final = table.final_block[rows] >= 0
+    has_final = table.final_block >= 0
     is_named = event != NEVER
     if len(events):
         own = events.action[np.maximum(event, 0)] <= Action.FREE_COMPLETED
-        own &= events.addr[np.maximum(event, 0)] == table.addr[rows]
-        own &= events.size_bytes[np.maximum(event, 0)] == table.requested_bytes[rows]
+        own &= events.addr[np.maximum(event, 0)] == table.addr
+        own &= events.size_bytes[np.maximum(event, 0)] == table.requested_bytes
         is_named &= own | ~has_final
-    names = zip(event.tolist(), is_named.tolist(), table.addr[rows].tolist(), strict=True)
-    return [f"event:{number}" if named else f"block:{addr:#x}" for number, named, addr in names]
+    # In files that contradict themselves several may claim one address or event: count them.
+    place = np.where(is_named, event.astype(np.uint64), table.addr)
+    order = np.lexsort((place, is_named))
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = (place[order][1:] != place[order][:-1]) | (is_named[order][1:] != is_named[order][:-1])
+    start = np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))
+    ordinal = np.empty(len(order), np.int64)
+    ordinal[order] = np.arange(len(order)) - start
+    columns = (column[rows].tolist() for column in (event, is_named, table.addr, ordinal))
+    return [
+        (f"event:{number}" if named else f"block:{addr:#x}") + (f"#{again + 1}" if again else "")
+        for number, named, addr, again in zip(*columns, strict=True)
+    ]
 
 
 def lifetimes_within(history: History, first: int, last: int) -> Int64Column:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from snapscope.analyses.ledger import Balance, By, CategoryRow, Ledger, LedgerRow
 from snapscope.analyses.moments import Moment, format_time
 from snapscope.analyses.selection import LEFT_OUT_KEY
-from snapscope.classify.material import Confidence
+from snapscope.classify.material import Category, Confidence
 from snapscope.history import DeviceHistory
 from snapscope.render.jsonable import balance_of, dump, dump_csv, head_of, moment_of, safe_text
 from snapscope.render.page import Page, cut_rows, device_line
@@ -116,12 +116,12 @@ def write_categories(page: Page, result: Ledger) -> None:
 
 
 def _sureness(row: CategoryRow) -> str:
-    """Return `high`, or `high, 1.20 GiB medium` where some bytes are less sure."""
+    """Return `high`, or `medium, 1.20 GiB low`: what most bytes are, then the others."""
     if not row.bytes:
         return ""
     parts = [(level, row.confidence_bytes[level]) for level in reversed(Confidence) if row.confidence_bytes[level]]
-    best, *rest = parts
-    return ", ".join([best[0].label, *(f"{format_bytes(size)} {level.label}" for level, size in rest)])
+    most, *rest = sorted(parts, key=lambda part: -part[1])
+    return ", ".join([most[0].label, *(f"{format_bytes(size)} {level.label}" for level, size in rest)])
 
 
 def write_rows(page: Page, result: Ledger, *, top: int) -> None:
@@ -134,7 +134,7 @@ def write_rows(page: Page, result: Ledger, *, top: int) -> None:
     last = [row for row in result.rows if row.key == LEFT_OUT_KEY]
     rows = result.rows[: len(result.rows) - len(last)]
     shown, rest = cut_rows([(row.bytes, row.num_allocations) for row in rows], top)
-    cells = [_cells(row.bytes, row.num_allocations, whole, _key(row), _letter(row)) for row in rows[:shown]]
+    cells = [_cells(row.bytes, row.num_allocations, whole, _key(row), _row_letter(row)) for row in rows[:shown]]
     if rest is not None:
         cells.append(_cells(*rest, whole, f"({count_of(len(rows) - shown, 'more row')}: --top 0 shows all)"))
     cells += [_cells(row.bytes, row.num_allocations, whole, row.key) for row in last]
@@ -146,11 +146,13 @@ def _cells(num_bytes: int, number: int, whole: int, key: str, letter: str = "") 
     return format_bytes(num_bytes), format_share(num_bytes, whole), format_count(number), letter, key
 
 
-def _letter(row: LedgerRow) -> str:
-    """Return the category's letter, with a question mark where it is a guess."""
-    if row.category is None or row.confidence is None:
-        return ""
-    return row.category.label[0].upper() + ("?" if row.confidence <= Confidence.LOW else "")
+def _row_letter(row: LedgerRow) -> str:
+    return "" if row.category is None or row.confidence is None else letter_of(row.category, row.confidence)
+
+
+def letter_of(category: Category, confidence: Confidence) -> str:
+    """Return a category's letter, with a question mark where it is a guess."""
+    return category.label[0].upper() + ("?" if confidence <= Confidence.LOW else "")
 
 
 def _key(row: LedgerRow) -> str:

@@ -10,10 +10,11 @@ import numpy as np
 from snapscope.analyses.ledger import pool_name
 from snapscope.classify.evidence import Evidence
 from snapscope.classify.fine import FINE_LABELS
-from snapscope.classify.material import CATEGORY_LABELS, Confidence
+from snapscope.classify.material import CATEGORY_LABELS, Category, Confidence
 from snapscope.history import DeviceHistory
 from snapscope.model import UNKNOWN_POOL, Int64Column
 from snapscope.render.jsonable import device_of, dump_csv, dump_rows, head_of, safe_text
+from snapscope.render.ledger import letter_of
 from snapscope.render.page import Page, cut_rows, device_line
 from snapscope.replay import BEFORE, NEVER, REQUESTED_BEFORE
 from snapscope.units import format_address, format_bytes, format_count
@@ -95,11 +96,13 @@ def lifetimes_text(history: DeviceHistory, rows: Int64Column, page: Page, *, top
     shown, rest = cut_rows([(int(s), 1) for s in table.requested_bytes[order].tolist()], top)
     tail: list[tuple[str, ...]] = []
     if rest is not None:
-        tail.append((format_bytes(rest[0]), "", "", "", "", f"({format_count(rest[1])} more: --top 0, --json, --csv)"))
+        tail.append(
+            (format_bytes(rest[0]), "", "", "", "", "", f"({format_count(rest[1])} more: --top 0, --json, --csv)")
+        )
     page.table(
         _Rows(history, order[:shown], tail),
-        align="rrrrlf",
-        header=("requested", "block", "born", "died", "address", "site"),
+        align="rrrrllf",
+        header=("requested", "block", "born", "died", "address", "", "site"),
     )
     others = sorted(set(table.pool[rows].tolist()) - {0})
     for pool in others[:5]:
@@ -134,20 +137,23 @@ class _Rows:
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         table, blocks, sites = self._history.lifetimes, self._history.blocks, self._history.sites
+        kinds = self._history.classification
         columns = (
             table.birth_event, table.addr, table.requested_bytes, blocks.block_bytes, blocks.is_exact,
-            table.free_requested_event, table.free_completed_event, table.alloc_stack,
+            table.free_requested_event, table.free_completed_event, table.alloc_stack, kinds.category, kinds.confidence,
         )  # fmt: skip
+        letters = {(each, level): letter_of(each, level) for each in Category for level in Confidence}
         for low in range(0, len(self._rows), _CHUNK):
             part = self._rows[low : low + _CHUNK]
             for values in zip(*(column[part].tolist() for column in columns), strict=True):
-                birth, addr, requested, block, exact, asked, done, stack = values
+                birth, addr, requested, block, exact, asked, done, stack, category, confidence = values
                 yield (
                     format_bytes(requested),
                     format_bytes(block) if exact else f"~{format_bytes(block)}",
                     "before" if birth == BEFORE else format_count(birth),
                     death_text(asked, done),
                     format_address(addr),
+                    letters[category, confidence],
                     sites.of_stack(stack, is_before=birth == BEFORE).label,
                 )
         yield from self._tail

@@ -30,6 +30,7 @@ def steps_json(history: DeviceHistory, result: StepTable) -> bytes:
                     "name": row.name,
                     "start_event": row.start_event,
                     "end_event": row.end_event,
+                    "complete": row.is_complete,
                     "start_bytes": row.start_bytes,
                     "peak_bytes": row.peak_bytes,
                     "peak_event": row.peak_event,
@@ -73,10 +74,11 @@ def steps_text(history: DeviceHistory, result: StepTable, page: Page, *, top: in
         page.line("to name them: with torch.profiler.record_function(f'step {n}'): … around each step")
         page.notices(history.notices)
         return page.text()
-    heaviest = max(named, key=lambda row: row.peak_bytes)
+    heaviest = max(result.rows, key=lambda row: row.peak_bytes)
+    cut = "" if named[-1].is_complete else ", the last unfinished"
     page.line(
-        f"{count_of(len(named), 'step')}, {result.source}; the highest peak is {format_bytes(heaviest.peak_bytes)} in "
-        f"{heaviest.name}, at event {format_count(heaviest.peak_event)}",
+        f"{count_of(len(named), 'step')}, {result.source}{cut}; the highest peak is "
+        f"{format_bytes(heaviest.peak_bytes)} in {heaviest.name}, at event {format_count(heaviest.peak_event)}",
         style="bold",
     )
     page.line(device_line(history))
@@ -114,5 +116,5 @@ def _cells(row: StepRow) -> tuple[str, ...]:
         format_bytes(row.peak_bytes),
         format_bytes(row.end_bytes),
         format_delta(row.end_bytes - row.start_bytes),
-        f"{format_count(row.start_event)} to {format_count(row.end_event)}",
+        f"{format_count(row.start_event)} to {format_count(row.end_event)}{'' if row.is_complete else ', unfinished'}",
     )

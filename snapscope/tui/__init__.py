@@ -20,6 +20,7 @@ def run_app(
     focus: str | None = None,
     capacity_bytes: int | None = None,
     view: str = "timeline",
+    rules: str | None = None,
 ) -> int:
     """Open a snapshot in the terminal and stay until the user leaves.
 
@@ -32,18 +33,31 @@ def run_app(
         focus: regular expression on frames to filter by at first.
         capacity_bytes: the card's size, which no snapshot holds.
         view: name of the view to open.
+        rules: path of a file of category rules of the user's own.
 
     Returns:
-        The exit code: 0, 130 where ctrl+c ended the loading, or 143 where SIGTERM ended the app.
+        The exit code: 0, 130 where ctrl+c ended the loading, 143 where SIGTERM ended the app, 129 where SIGHUP did.
 
     Raises:
         InputError: the file can't be read as a snapshot.
         UsageError: there is no such device, moment or view in it, or `focus` is no regular
-            expression.
+            expression, or `rules` can't be read.
     """
+    from snapscope.classify.user_rules import read_rules
+
+    own = () if rules is None else read_rules(rules)
     from snapscope.tui.app import open_app
     from snapscope.tui.state import OpenRequest
 
     return open_app(
-        OpenRequest(source=source, device=device, at=at, focus=focus, capacity_bytes=capacity_bytes, view=view)
+        OpenRequest(
+            source=source,
+            device=device,
+            at=at,
+            focus=focus,
+            capacity_bytes=capacity_bytes,
+            view=view,
+            rules_path=rules,
+            rules=own,
+        )
     )

@@ -32,7 +32,7 @@ from snapscope.tui.screens.loading import LoadingScreen
 from snapscope.tui.screens.timeline import TimelineScreen
 from snapscope.tui.screens.view import ViewScreen
 from snapscope.tui.state import Focus, OpenRequest, ViewState, answer_event, make_focus, open_device
-from snapscope.tui.terminal import piped_input
+from snapscope.tui.terminal import forgive_bad_bytes, leaving_on_signals, piped_input
 
 # Colours mixed for millions of shades turn to mud on sixteen.
 _FEW_COLORS_THEME: Final = "ansi-dark"
@@ -85,6 +85,7 @@ class SnapscopeApp(App[int]):
     Attributes:
         state: what all views show; None while the file is read.
         error: what ended the app, to be raised when the terminal is restored.
+        signal: number of the signal that ended the app, else None.
     """
 
     TITLE = "snapscope"
@@ -111,6 +112,8 @@ class SnapscopeApp(App[int]):
     def __init__(self, request: OpenRequest, source: Input | None = None) -> None:
         super().__init__()
         self.error: Exception | None = None
+        self.signal: int | None = None
+        self._signalled_loop: asyncio.AbstractEventLoop | None = None
         self._request = request
         self._loading_screen = LoadingScreen(request.source)
         self._loader = Loader(
@@ -144,7 +147,8 @@ class SnapscopeApp(App[int]):
             self.theme = _FEW_COLORS_THEME
         if not self.is_headless:
             self._take_signals()
-        self.call_after_refresh(self._loader.start)
+        if self.signal is None:
+            self.call_after_refresh(self._loader.start)
 
     def on_unmount(self) -> None:
         """Let the threads go."""
@@ -210,15 +214,27 @@ class SnapscopeApp(App[int]):
 
     def _take_signals(self) -> None:
         """Leave on a signal as on a key, so that the terminal is restored."""
-        loop = asyncio.get_running_loop()
-        # Windows has no such handlers, and only the main thread may set them.
+        self._signalled_loop = asyncio.get_running_loop()
+        # Windows has no such handlers, and only the main thread may set them. With one of them, any signal wakes
+        # the loop.
         with suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.add_signal_handler(signal.SIGINT, self.action_interrupt)
-            loop.add_signal_handler(signal.SIGTERM, self._terminate)
+            self._signalled_loop.add_signal_handler(signal.SIGINT, self.action_interrupt)
+        if self.signal is not None:
+            self._leave_signalled()
 
-    def _terminate(self) -> None:
+    def leave_on_signal(self, number: int) -> None:
+        """Leave for a signal, as soon as the screen is there to be left; only the first one counts."""
+        if self.signal is not None:
+            return
+        self.signal = number
+        if self._signalled_loop is not None:
+            # Closed if the app has just ended by itself.
+            with suppress(RuntimeError):
+                self._signalled_loop.call_soon_threadsafe(self._leave_signalled)
+
+    def _leave_signalled(self) -> None:
         self._loader.cancel()
-        self.exit(128 + signal.SIGTERM)
+        self.exit(128 + (self.signal or 0))
 
     def _handle_exception(self, error: Exception) -> None:
         """Keep what ends the app: `open_app` raises it when the terminal is restored."""
@@ -280,7 +296,7 @@ def _work_out_focus(job: tuple[ViewState, str]) -> _Focused:
 def _open_other_device(job: tuple[ViewState, int]) -> ViewState:
     """Open a device at its own answer, looked at in the same way."""
     state, device = job
-    history = DeviceHistory(state.history.snapshot, device, sites=state.history.sites)
+    history = DeviceHistory(state.history.snapshot, device, sites=state.history.sites, rules=state.history.rules)
     opened = open_device(history)
     focus = make_focus(history, state.focus.pattern) if state.focus is not None else None
     return replace(
@@ -307,9 +323,14 @@ def open_app(request: OpenRequest) -> int:
     """Run the app; see `snapscope.tui.run_app`."""
     if request.view not in VIEWS:
         raise UsageError(f"no view {request.view!r}: there is {', '.join(VIEWS)}")
+    if sys.platform != "win32":
+        forgive_bad_bytes()
     with piped_input(request.source) as source, _short_turns():
         app = SnapscopeApp(request, source)
-        result = app.run()
+        with leaving_on_signals(app.leave_on_signal):
+            result = app.run()
+    if app.signal is not None:
+        return 128 + app.signal
     if app.error is not None:
         raise app.error
     return int(ExitCode.BUG) if result is None else result

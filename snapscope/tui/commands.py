@@ -22,4 +22,6 @@ def ledger_command(state: ViewState) -> str:
         words += ["--focus", state.focus.pattern]
     if request.capacity_bytes is not None:
         words += ["--capacity", str(request.capacity_bytes)]
+    if request.rules_path is not None:
+        words += ["--rules", request.rules_path]
     return shlex.join(words)

@@ -103,7 +103,7 @@ class Loader:
         with paused_gc():
             snapshot = self._read()
         self._report(Progress(stage=Stage.REPLAYING))
-        history = DeviceHistory(snapshot, request.device, sites=Sites(snapshot.stacks))
+        history = DeviceHistory(snapshot, request.device, sites=Sites(snapshot.stacks), rules=request.rules)
         opened = open_device(history, on_classify=lambda: self._report(Progress(stage=Stage.CLASSIFYING)))
         return first_state(request, opened)
 

@@ -15,6 +15,7 @@ from snapscope.analyses.coverage import Coverage, Head, find_coverage
 from snapscope.analyses.ledger import By
 from snapscope.analyses.moments import Peaks, find_moment, find_peaks
 from snapscope.analyses.selection import select
+from snapscope.classify.user_rules import UserRule
 from snapscope.history import DeviceHistory
 from snapscope.model import Action, BoolColumn, Int64Column
 from snapscope.replay import BEFORE, NEVER
@@ -23,7 +24,12 @@ from snapscope.tui.curve import Window, highest_state
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRequest:
-    """What the user asked to open; see `run_app`."""
+    """What the user asked to open; see `run_app`.
+
+    Attributes:
+        rules_path: the file of the user's own rules.
+        rules: what it holds.
+    """
 
     source: str
     device: int | None = None
@@ -31,6 +37,8 @@ class OpenRequest:
     focus: str | None = None
     capacity_bytes: int | None = None
     view: str = "timeline"
+    rules_path: str | None = None
+    rules: tuple[UserRule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,12 +1,16 @@
-"""Keys from the terminal while the snapshot comes through standard input."""
+"""The terminal: keys while the snapshot comes through a pipe, keys that are no text, and signals to leave."""
 
 from __future__ import annotations
 
+import codecs
 import os
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import FrameType
+from typing import Any, BinaryIO
 
 from snapscope.errors import UsageError
 
@@ -40,3 +44,44 @@ def piped_input(source: str) -> Iterator[str | BinaryIO]:
             yield stream
         finally:
             os.dup2(stream.fileno(), 0)
+
+
+@contextmanager
+def leaving_on_signals(leave: Callable[[int], None]) -> Iterator[None]:
+    """Call `leave` with the number of a signal that asks to end, from before the screen is taken.
+
+    Once one came, more of them are ignored to the end of the process: they would kill it while it
+    lets go of a big snapshot, and its exit code would be another one.
+    """
+    is_leaving = False
+
+    def take(number: int, frame: FrameType | None) -> None:
+        nonlocal is_leaving
+        if number == getattr(signal, "SIGHUP", None) and not os.isatty(2):
+            # The terminal is gone: nothing is to be restored, and Textual would wait for its writes.
+            os._exit(128 + number)
+        is_leaving = True
+        leave(number)
+
+    usual: dict[int, Any] = {}
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # Windows lacks some, nohup ignores one, and only the main thread may take them.
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+            with suppress(ValueError):
+                usual[number] = signal.signal(number, take)
+    try:
+        yield
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, signal.SIG_IGN if is_leaving else handler or signal.SIG_DFL)
+
+
+def forgive_bad_bytes() -> None:
+    """Show keys that are no UTF-8 as U+FFFD: Textual's driver ends the app on them, and takes no other decoder."""
+    from textual.drivers import linux_driver
+
+    def decoder(encoding: str) -> Callable[[], codecs.IncrementalDecoder]:
+        return partial(codecs.getincrementaldecoder(encoding), "replace")
+
+    linux_driver.getincrementaldecoder = decoder  # type: ignore[assignment]
