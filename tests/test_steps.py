@@ -377,7 +377,9 @@ def test_steps_lie_where_the_program_made_them(name: str) -> None:
     is_marked = len(history.snapshot.annotations) and not name.endswith("oom_optimizer_step")  # cut within its first
     assert steps.source == ("annotated" if is_marked else "inferred")
     whole = [(start, stop) for start, stop in true_steps(truth["phases"]) if stop < history.num_events]
-    found = [each for each in steps.steps if each.name.startswith("step ") and each.is_complete]
+    found = [each for each in steps.steps if each.name.startswith("step ")]
+    if len(found) > len(whole) and not found[-1].is_complete:
+        found.pop()  # the truth has whole ones only
     cut = sum(start == 0 for start, _ in whole)
     assert len(whole) - cut <= len(found) <= len(whole)
     for each, (start, stop) in zip(found[::-1], whole[::-1], strict=False):

@@ -123,9 +123,11 @@ def decide_elders(draft: Draft) -> None:
     has_size = draft.has_model_size
     for row in np.flatnonzero(known & ~settled).tolist():
         seen = own_lines.get(int(draft.stack[row]))
-        if seen is not None:
+        is_kept = draft.is_alive[row] and draft.phase[row] == StackPhase.USER and has_size[row]
+        # What stayed isn't what its line makes and drops since: `state.setdefault(name, zeros_like(p))`.
+        if seen is not None and not (seen == Category.TEMPORARY and is_kept and draft.num_backwards):
             category = Category(seen)
-        elif draft.is_alive[row] and draft.phase[row] == StackPhase.USER and has_size[row]:
+        elif is_kept:
             category = Category.OPTIMIZER_STATE
         elif draft.is_alive[row] and draft.phase[row] == StackPhase.FORWARD and draft.num_backwards:
             category = Category.ACTIVATION

@@ -312,10 +312,9 @@ def decide_inference(draft: Draft) -> None:
     call = np.searchsorted(begins, draft.birth, side="right")
     freed_in = np.searchsorted(begins, draft.death, side="right")
     outlives = draft.forward & (freed_in > call) & ~draft.is_alive
-    knows_frees = draft.free_phase != StackPhase.UNKNOWN
     replaced = outlives & (draft.free_phase == StackPhase.FORWARD)
-    # Where frees have no stacks a result that the caller holds looks the same, but doesn't grow.
-    replaced |= outlives & ~knows_frees & np.isin(draft.stack, _growing(draft, outlives & ~knows_frees, call))
+    # A result that the caller holds, or lets go, looks the same where frees have no stacks, but doesn't grow.
+    replaced |= outlives & np.isin(draft.stack, _growing(draft, outlives, call))
     caches = np.unique(draft.stack[replaced])
     draft.put(replaced, Category.ACTIVATION, Evidence.KV_CACHE)
     # The last one is let go by who called, or never.

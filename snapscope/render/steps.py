@@ -13,7 +13,7 @@ from snapscope.render.page import Page, cut_rows, device_line
 from snapscope.units import count_of, format_bytes, format_count, format_delta
 
 COLUMNS: Final = (
-    "name", "start_event", "end_event", "start_bytes", "peak_bytes", "peak_event", "end_bytes", "reserved_bytes",
+    "name", "start_event", "end_event", "complete", "start_bytes", "peak_bytes", "peak_event", "end_bytes", "reserved_bytes",
     *CATEGORY_LABELS,
 )  # fmt: skip
 
@@ -61,7 +61,8 @@ def steps_csv(result: StepTable) -> Iterator[bytes]:
 
 
 def _flat(row: StepRow) -> dict[str, Any]:
-    flat = {name: getattr(row, name) for name in COLUMNS if name not in CATEGORY_LABELS}
+    named = {"complete": row.is_complete}
+    flat = {name: named.get(name, getattr(row, name, None)) for name in COLUMNS if name not in CATEGORY_LABELS}
     return {**flat, **dict(zip(CATEGORY_LABELS, row.end_categories, strict=True))}
 
 

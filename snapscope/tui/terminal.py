@@ -55,7 +55,7 @@ def leaving_on_signals(leave: Callable[[int], None]) -> Iterator[None]:
     """
     is_leaving = False
 
-    def take(number: int, frame: FrameType | None) -> None:
+    def take(number: int, _frame: FrameType | None) -> None:
         nonlocal is_leaving
         if number == getattr(signal, "SIGHUP", None) and not os.isatty(2):
             # The terminal is gone: nothing is to be restored, and Textual would wait for its writes.
@@ -84,4 +84,4 @@ def forgive_bad_bytes() -> None:
     def decoder(encoding: str) -> Callable[[], codecs.IncrementalDecoder]:
         return partial(codecs.getincrementaldecoder(encoding), "replace")
 
-    linux_driver.getincrementaldecoder = decoder  # type: ignore[assignment]
+    linux_driver.getincrementaldecoder = decoder  # type: ignore[assignment, attr-defined]

@@ -20,7 +20,7 @@ from tests.cli.running import TABLE_VERBS, TEXT_VERBS, VERBS, fail, fixture, run
 
 SMALL: Final = fixture("cases/06_step_peak_reconciles/a.pickle")
 OOM: Final = fixture("cases/02_fragmentation_oom/a.pickle")
-NO_TIMES: Final = fixture("torch-2.0/oom_forward")
+NO_STEPS: Final = fixture("cases/15_odd_files/no_traces.pickle")
 
 
 def command_of(verb: str) -> click.Command:
@@ -144,7 +144,7 @@ WRONG_USE: Final = {
     "device that isn't": (["summary", SMALL, "--device", "3"], "no device 3 in this snapshot (there are: device 0)"),
     "device that is none": (["summary", SMALL, "--device", "gpu"], "'gpu' is no device"),
     "step": (["ledger", SMALL, "--at", "step:9"], "no step:9: there are 1 to 1"),
-    "step where there are none": (["ledger", NO_TIMES, "--at", "step:0"], "no step:0: no steps can be told in this"),
+    "step where there are none": (["ledger", NO_STEPS, "--at", "step:0"], "no step:0: no steps can be told in this"),
     "focus on nothing": (
         ["ledger", SMALL, "--focus", "no[w]here"],
         "no allocation has a frame that matches 'no[w]here'",

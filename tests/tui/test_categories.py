@@ -11,11 +11,12 @@ import pytest
 from snapscope.analyses.ledger import By
 from snapscope.classify.evidence import WORDS, Evidence
 from snapscope.classify.material import Category, Confidence
+from snapscope.classify.user_rules import read_rules
 from snapscope.tui.kinds import letter_of, place_in_run
 from snapscope.tui.rows import RowKind, make_live_rows
 from snapscope.units import format_bytes
 from tests.builders import MIB
-from tests.tui.driver import OOM, TRAINING, Driver, opened, write_snapshot
+from tests.tui.driver import OOM, TRAINING, TWO_GPU, Driver, opened, write_snapshot
 from tests.tui.test_rows import events_of, state_of
 from tests.tui.test_states import made
 
@@ -211,3 +212,24 @@ async def test_the_palette_closes_where_its_room_is_taken_away() -> None:
         await driver.pilot.press("pageup")
         await driver.settle()
         assert not driver.dialog
+
+
+# -- the user's own rules ------------------------------------------------------------------------
+
+
+async def test_rules_decide_on_every_device_and_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "my rules.toml"
+    path.write_text('[[rule]]\nfile = "gpt"\ncategory = "optimizer_state"\nfine = "kept"\n', encoding="utf-8")
+    async with opened(TWO_GPU, size=(160, 40), rules_path=str(path), rules=read_rules(str(path))) as driver:
+        for device in (1, 0):
+            await driver.until(lambda device=device: driver.state.history.device == device)  # type: ignore[misc]
+            assert (driver.state.history.classification.evidence == Evidence.USER_RULE).any()
+            await driver.press("d")
+        await driver.until(lambda: driver.state.history.device == 1)
+        await driver.press("slash")
+        await driver.type("gpt")
+        await driver.until(lambda: driver.state.focus is not None)
+        await driver.press("tab", "down", "enter")
+        assert WORDS[Evidence.USER_RULE].text in " ".join(driver.text.split())
+        await driver.press("c")
+        assert driver.app.clipboard.endswith(f"--rules '{path}'")

@@ -46,6 +46,7 @@ TimelineScreen.action_unzoom = fail
 sys.exit(run(["open", sys.argv[1]]))
 """
 SMALL: Final = fixture_path("cases/06_step_peak_reconciles/a.pickle")
+ALTERNATE_SCREEN_ON: Final = "\x1b[?1049h"
 ALTERNATE_SCREEN_OFF: Final = "\x1b[?1049l"
 MOUSE_OFF: Final = "\x1b[?1000l"
 
@@ -53,11 +54,13 @@ MOUSE_OFF: Final = "\x1b[?1000l"
 class Terminal:
     """A process on a terminal of 80×24."""
 
-    def __init__(self, source: str, *, stdin: int | None = None, is_verb: bool = False, program: str = PROGRAM) -> None:
+    def __init__(
+        self, source: str, *options: str, stdin: int | None = None, is_verb: bool = False, program: str = PROGRAM
+    ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.process = subprocess.Popen(
-            [sys.executable, *(("-m", "snapscope", "open") if is_verb else ("-c", program)), source],
+            [sys.executable, *(("-m", "snapscope", "open") if is_verb else ("-c", program)), source, *options],
             cwd=ROOT,
             env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)},
             stdin=slave if stdin is None else stdin,
@@ -78,9 +81,14 @@ class Terminal:
                 pytest.fail(f"no {text!r} in {self.shown[-2000:]!r}")
             self._read()
 
-    def press(self, keys: str) -> None:
+    def press(self, keys: str | bytes) -> None:
         """Send keys."""
-        os.write(self._master, keys.encode())
+        os.write(self._master, keys.encode() if isinstance(keys, str) else keys)
+
+    def hang_up(self) -> int:
+        """Take the terminal away; return the exit code."""
+        os.close(self._master)
+        return self.process.wait(timeout=30)
 
     def finish(self, *, seconds: float = 30) -> tuple[int, float]:
         """Wait for the end; return the exit code and how long it took."""
@@ -155,7 +163,11 @@ def test_a_snapshot_through_a_pipe_leaves_the_keys_to_the_terminal() -> None:
         assert terminal.finish()[0] == 0
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)],
+    ids=["SIGTERM", "SIGINT", "SIGHUP"],
+)
 def test_a_signal_while_loading_restores_the_terminal(tmp_path: Path, sent: signal.Signals, code: int) -> None:
     pipe = tmp_path / "never.pickle"
     os.mkfifo(pipe)
@@ -177,13 +189,74 @@ def test_the_verb_ends_with_the_code_of_the_app(tmp_path: Path, key: str, code: 
     assert terminal.finish(seconds=10)[0] == code
 
 
-def test_sigterm_restores_the_terminal() -> None:
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["SIGTERM", "SIGHUP"])
+def test_a_signal_restores_the_terminal(sent: signal.Signals, code: int) -> None:
     terminal = Terminal(str(SMALL), is_verb=True)
     terminal.wait_for("? help")
-    terminal.process.send_signal(signal.SIGTERM)
-    assert terminal.finish(seconds=10)[0] == 143
+    terminal.process.send_signal(sent)
+    assert terminal.finish(seconds=10)[0] == code
     assert {ALTERNATE_SCREEN_OFF, MOUSE_OFF} <= set(re.findall(r"\x1b\[\?[0-9]+l", terminal.shown))
     assert terminal.has_echo
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_before_the_first_frame_restores_the_terminal(sent: signal.Signals, code: int) -> None:
+    terminal = Terminal(str(SMALL), is_verb=True)
+    while ALTERNATE_SCREEN_ON not in terminal.shown:
+        terminal._read()
+    terminal.process.send_signal(sent)
+    assert terminal.finish(seconds=10)[0] == code
+    assert ALTERNATE_SCREEN_OFF in terminal.shown
+    assert terminal.has_echo
+
+
+def test_more_signals_do_not_kill_what_is_leaving() -> None:
+    terminal = Terminal(str(SMALL), is_verb=True)
+    terminal.wait_for("? help")
+    while terminal.process.poll() is None:
+        terminal.process.send_signal(signal.SIGTERM)
+        terminal._read()
+    assert terminal.finish()[0] == 143
+    assert terminal.has_echo
+
+
+def test_a_terminal_that_is_gone_ends_the_app() -> None:
+    terminal = Terminal(str(SMALL), is_verb=True)
+    terminal.wait_for("? help")
+    assert terminal.hang_up() == 129
+
+
+@pytest.mark.parametrize(
+    "keys", [b"\xff", b"\xff\xfe", b"\xc3", b"\x1b[200~\xff\xe4b\x1b[201~", b"\xed\xa0\x80\xc2\x80\x00"]
+)
+def test_keys_that_are_no_text_are_passed_over(keys: bytes) -> None:
+    terminal = Terminal(str(SMALL), is_verb=True)
+    terminal.wait_for("? help")
+    terminal.press(keys)
+    time.sleep(0.3)
+    terminal.press("?")
+    terminal.wait_for("esc closes")
+    terminal.press(b"\x11")
+    assert terminal.finish()[0] == 0
+
+
+def test_the_verb_takes_rules(tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text('[[rule]]\nfunction = "."\ncategory = "optimizer_state"\n', encoding="utf-8")
+    terminal = Terminal(str(SMALL), "--rules", str(path), is_verb=True)
+    terminal.wait_for("? help")
+    terminal.press("q")
+    assert terminal.finish()[0] == 0
+
+
+def test_bad_rules_are_refused_before_the_screen_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text("", encoding="utf-8")
+    terminal = Terminal(str(SMALL), "--rules", str(path), is_verb=True)
+    assert terminal.finish()[0] == 2
+    assert terminal.shown.count("\n") == 1
+    assert "holds no rules" in terminal.shown
+    assert "\x1b" not in terminal.shown
 
 
 def test_the_verb_takes_a_snapshot_through_a_pipe() -> None:
