@@ -218,7 +218,8 @@ def test_steps_cover_the_history_and_agree_with_the_ledger(path: str) -> None:
 def test_steps_as_csv_are_the_steps_of_json() -> None:
     rows = list(csv.DictReader(io.StringIO(succeed("steps", AMP, "--csv").text)))
     for flat, row in zip(rows, document("steps", AMP)["steps"], strict=True):
-        assert {key: str(value) for key, value in (row | row["categories"]).items() if key in flat} == flat
+        values = {key: value for key, value in (row | row["categories"]).items() if key in flat}
+        assert {key: str(value).lower() if value is True else str(value) for key, value in values.items()} == flat
 
 
 def test_annotated_and_inferred_are_said() -> None:
