@@ -13,8 +13,8 @@ from snapscope.render.page import Page, cut_rows, device_line
 from snapscope.units import count_of, format_bytes, format_count, format_delta
 
 COLUMNS: Final = (
-    "name", "start_event", "end_event", "complete", "start_bytes", "peak_bytes", "peak_event", "end_bytes", "reserved_bytes",
-    *CATEGORY_LABELS,
+    "name", "start_event", "end_event", "complete", "start_bytes", "peak_bytes", "peak_event", "end_bytes",
+    "reserved_bytes", *CATEGORY_LABELS,
 )  # fmt: skip
 
 
