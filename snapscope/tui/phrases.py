@@ -248,7 +248,7 @@ def caption(state: ViewState, width: int) -> Content:
         Phrase(
             Content.assemble(("─ ", "$text-warning"), f"reserved {format_bytes(reserved)}"),
             1,
-            Content.assemble(("─ ", "$text-warning"), format_bytes(reserved)),
+            Content.assemble(("─ ", "$text-warning"), f"res. {format_bytes(reserved)}"),
         ),
     ]
     if state.focus is not None:
