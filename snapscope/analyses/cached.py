@@ -8,6 +8,7 @@ import numpy as np
 
 from snapscope.history import DeviceHistory
 from snapscope.model import DEFAULT_POOL, AddressColumn, Int64Column, SizeClass
+from snapscope.replay import JoinedRanges
 from snapscope.replay.rounding import SMALL_SEGMENT_BYTES
 
 
@@ -35,44 +36,27 @@ class CachedBytes:
 def split_cached(history: DeviceHistory, event: int) -> CachedBytes:
     """Split what is reserved and not active after `event`; needs the exact block replay."""
     ranges, lifetimes = history.ranges, history.lifetimes
-    rows = ranges.at(event)
-    if not len(rows):
-        return CachedBytes(free_segments_bytes=0, holes_bytes=0, private_pool_bytes=0)
-    start = ranges.addr[rows]
-    size = ranges.size_bytes[rows]
-    end = start + size.astype(np.uint64)
-    # Blocks may straddle the pieces of an expandable segment: join what touches.
-    joins = np.zeros(len(rows), bool)
-    same = [column[rows][1:] == column[rows][:-1] for column in (ranges.stream, ranges.pool, ranges.size_class)]
-    expandable = ranges.is_expandable[rows]
-    joins[1:] = (start[1:] == end[:-1]) & expandable[1:] & expandable[:-1] & same[0] & same[1] & same[2]
-    first = np.flatnonzero(~joins)
-    total = np.add.reduceat(size, first)
-
+    segments = ranges.joined_at(event)
     active = np.concatenate((lifetimes.live_at(event), lifetimes.pending_at(event)))
-    home = np.searchsorted(start[first], lifetimes.addr[active], side="right") - 1
-    inside = home >= 0
-    inside[inside] = lifetimes.addr[active[inside]] < (start[first] + total.astype(np.uint64))[home[inside]]
-    active, home = active[inside], home[inside]
-    used = np.zeros(len(first), np.int64)
+    home = segments.home_of(lifetimes.addr[active])
+    active, home = active[home >= 0], home[home >= 0]
+    used = np.zeros(len(segments), np.int64)
     np.add.at(used, home, history.blocks.block_bytes[active])
-    free = np.maximum(total - used, 0)
+    free = np.maximum(segments.size_bytes - used, 0)
 
-    is_private = ranges.pool[rows][first] > DEFAULT_POOL
-    is_expandable = expandable[first]
+    is_private = ranges.pool[segments.row] > DEFAULT_POOL
+    is_expandable = ranges.is_expandable[segments.row]
     returnable = np.where(used == 0, free, 0)
     is_in_granules = (is_expandable & ~is_private)[home]
     inside_of, blocks = home[is_in_granules], active[is_in_granules]
     granule = np.where(
-        ranges.size_class[rows[first]] == SizeClass.SMALL,
+        ranges.size_class[segments.row] == SizeClass.SMALL,
         SMALL_SEGMENT_BYTES,
         history.snapshot.settings.large_segment_size_bytes,
     )
     np.add.at(
         returnable,
-        *_free_granules(
-            start[first], total, granule, inside_of, lifetimes.addr[blocks], history.blocks.block_bytes[blocks]
-        ),
+        *_free_granules(segments, granule, inside_of, lifetimes.addr[blocks], history.blocks.block_bytes[blocks]),
     )
     return CachedBytes(
         free_segments_bytes=int(returnable[~is_private].sum()),
@@ -82,8 +66,7 @@ def split_cached(history: DeviceHistory, event: int) -> CachedBytes:
 
 
 def _free_granules(
-    start: AddressColumn,
-    size: Int64Column,
+    segments: JoinedRanges,
     granule: Int64Column,
     home: Int64Column,
     addr: AddressColumn,
@@ -92,7 +75,8 @@ def _free_granules(
     """Return pieces of whole granules without any block: those can be unmapped alone.
 
     Args:
-        start, size, granule: of every segment, in order of address.
+        segments: all of them.
+        granule: of every segment.
         home: segment of every block.
         addr, block: address and size of every block.
 
@@ -101,6 +85,7 @@ def _free_granules(
     """
     if not len(home):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    start, size = segments.addr, segments.size_bytes
     offset = (addr - start[home]).astype(np.int64)
     unit = granule[home]
     low = offset // unit * unit

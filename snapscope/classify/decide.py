@@ -85,10 +85,16 @@ def classify(
     _decide_purposes(draft)
     decide_elders(draft)
     apply_labels(draft)
-    _apply_rules(draft, rules)
+    rule_of = _rule_of(draft, rules)
+    for number, rule in enumerate(rules):
+        draft.put(rule_of == number, rule.category, Evidence.USER_RULE)
+    fine = label_fine(draft)
+    for number, rule in enumerate(rules):
+        if rule.fine is not None:
+            fine[rule_of == number] = rule.fine
     return Classification(
         category=draft.category,
-        fine=_fine(draft, rules),
+        fine=fine,
         evidence=draft.evidence,
         confidence=_confidence(draft),
     )
@@ -107,27 +113,11 @@ def _decide_purposes(draft: Draft) -> None:
 def _rule_of(draft: Draft, rules: tuple[UserRule, ...]) -> Int8Column:
     """Return the number of each row's user rule; −1 none."""
     found = np.full(len(draft.stack), -1, np.int8)
+    if not rules:
+        return found
     by_stack = match_rules(rules, draft.material.snapshot.stacks, draft.material.sites)
     found[draft.has_stack] = by_stack[draft.stack[draft.has_stack]]
     return found
-
-
-def _apply_rules(draft: Draft, rules: tuple[UserRule, ...]) -> None:
-    if not rules:
-        return
-    found = _rule_of(draft, rules)
-    for number, rule in enumerate(rules):
-        draft.put(found == number, rule.category, Evidence.USER_RULE)
-
-
-def _fine(draft: Draft, rules: tuple[UserRule, ...]) -> Int8Column:
-    fine = label_fine(draft)
-    if rules:
-        found = _rule_of(draft, rules)
-        for number, rule in enumerate(rules):
-            if rule.fine is not None:
-                fine[found == number] = rule.fine
-    return fine
 
 
 def _confidence(draft: Draft) -> Int8Column:

@@ -55,26 +55,16 @@ class Pins(Table):
 def find_pins(history: History, event: int) -> Pins:
     """Find what pins what after `event`. Every block that is live or pending pins its segment."""
     ranges, lifetimes = history.ranges, history.lifetimes
-    rows = ranges.at(event)
-    start, size = ranges.addr[rows], ranges.size_bytes[rows]
-    end = start + size.astype(np.uint64)
-    joins = np.zeros(len(rows), bool)
-    same = [column[rows][1:] == column[rows][:-1] for column in (ranges.stream, ranges.pool, ranges.size_class)]
-    expandable = ranges.is_expandable[rows]
-    joins[1:] = (start[1:] == end[:-1]) & expandable[1:] & expandable[:-1] & same[0] & same[1] & same[2]
-    first = np.flatnonzero(~joins)
-    addr, piece = start[first], rows[first]
-    total = np.add.reduceat(size, first) if len(first) else size
+    joined = ranges.joined_at(event)
+    addr, piece, total = joined.addr, joined.row, joined.size_bytes
 
     active = np.concatenate((lifetimes.live_at(event), lifetimes.pending_at(event)))
     active = active[np.argsort(lifetimes.addr[active], kind="stable")]
-    home = np.searchsorted(addr, lifetimes.addr[active], side="right") - 1
-    inside = home >= 0
-    inside[inside] = lifetimes.addr[active[inside]] < (addr + total.astype(np.uint64))[home[inside]]
-    active, home = active[inside], home[inside]
+    home = joined.home_of(lifetimes.addr[active])
+    active, home = active[home >= 0], home[home >= 0]
     offset = (lifetimes.addr[active] - addr[home]).astype(np.int64)
     block = np.minimum(history.blocks.block_bytes[active], total[home] - offset)
-    used = np.zeros(len(first), np.int64)
+    used = np.zeros(len(joined), np.int64)
     np.add.at(used, home, block)
 
     is_expandable = ranges.is_expandable[piece]
@@ -82,8 +72,10 @@ def find_pins(history: History, event: int) -> Pins:
     large = history.snapshot.settings.large_segment_size_bytes
     granule = np.where(is_expandable, np.where(is_small, SMALL_SEGMENT_BYTES, max(large, 1)), total)
     hostage = np.maximum(total - used, 0)[home]
+    # Blocks are in order of address, so those of one segment are neighbours.
+    cuts = np.searchsorted(home, np.arange(len(joined) + 1)).tolist()
     for segment in np.flatnonzero(is_expandable & (used > 0)).tolist():
-        own = home == segment
+        own = slice(cuts[segment], cuts[segment + 1])
         hostage[own] = _free_around(offset[own], block[own], int(total[segment]), int(granule[segment]))
     return Pins(
         row=active,
@@ -93,7 +85,7 @@ def find_pins(history: History, event: int) -> Pins:
             addr=addr,
             size_bytes=total,
             free_bytes=np.maximum(total - used, 0),
-            num_blocks=np.bincount(home, minlength=len(first)).astype(np.int64),
+            num_blocks=np.bincount(home, minlength=len(joined)).astype(np.int64),
             granule_bytes=granule,
             stream=ranges.stream[piece],
             pool=ranges.pool[piece],

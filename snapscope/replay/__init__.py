@@ -6,7 +6,7 @@ done only when an answer needs it.
 """
 
 from snapscope.replay.pairing import BEFORE, NEVER, REQUESTED_BEFORE, Pairing, pair_events
-from snapscope.replay.ranges import RangeTable, trace_ranges
+from snapscope.replay.ranges import JoinedRanges, RangeTable, trace_ranges
 from snapscope.replay.totals import BlockTotals, Totals, sum_block_totals, sum_live_and_pending, sum_totals
 from snapscope.replay.walk import BlockSizes, size_blocks
 
@@ -16,6 +16,7 @@ __all__ = [
     "REQUESTED_BEFORE",
     "BlockSizes",
     "BlockTotals",
+    "JoinedRanges",
     "Pairing",
     "RangeTable",
     "Totals",

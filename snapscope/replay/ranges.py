@@ -30,8 +30,8 @@ from snapscope.model import (
     Table,
 )
 from snapscope.replay.pairing import BEFORE, NEVER
+from snapscope.replay.rounding import SMALL_SEGMENT_BYTES
 
-_SMALL_SEGMENT_BYTES: Final = 2 << 20
 _MAX_MAP_EVENTS: Final = 500_000
 
 
@@ -62,6 +62,47 @@ class RangeTable(Table):
         """Return the rows that are reserved after `event`, by address."""
         alive = np.flatnonzero((self.birth_event <= event) & ((self.death_event == NEVER) | (self.death_event > event)))
         return alive[np.argsort(self.addr[alive], kind="stable")]
+
+    def joined_at(self, event: int) -> JoinedRanges:
+        """Return the segments that are reserved after `event`, by address.
+
+        Touching pieces of an expandable segment are one, since blocks may straddle them.
+        """
+        rows = self.at(event)
+        start, size, expandable = self.addr[rows], self.size_bytes[rows], self.is_expandable[rows]
+        end = start + size.astype(np.uint64)
+        joins = np.zeros(len(rows), bool)
+        joins[1:] = (start[1:] == end[:-1]) & expandable[1:] & expandable[:-1]
+        for column in (self.stream, self.pool, self.size_class):
+            joins[1:] &= column[rows][1:] == column[rows][:-1]
+        first = np.flatnonzero(~joins)
+        total = np.add.reduceat(size, first) if len(first) else size
+        return JoinedRanges(row=rows[first], addr=start[first], size_bytes=total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedRanges(Table):
+    """Segments at one moment, by address.
+
+    Attributes:
+        row: row in the range table of the segment's first piece.
+        addr, size_bytes: the range.
+    """
+
+    row: Int64Column
+    addr: AddressColumn
+    size_bytes: Int64Column
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def home_of(self, addr: AddressColumn) -> Int64Column:
+        """Return the row of the segment around each address; −1 outside of all."""
+        home = np.searchsorted(self.addr, addr, side="right") - 1
+        inside = home >= 0
+        ends = self.addr + self.size_bytes.astype(np.uint64)
+        inside[inside] = addr[inside] < ends[home[inside]]
+        return np.where(inside, home, -1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,7 +226,7 @@ def _new_piece(birth: int, action: int, addr: int, size: int, stream: int, pool:
         stream=stream,
         pool=pool,
         # get_allocation_size: small requests get 2 MiB, nothing else does (AllocatorConfig.h).
-        size_class=SizeClass.SMALL if size == _SMALL_SEGMENT_BYTES else SizeClass.LARGE,
+        size_class=SizeClass.SMALL if size == SMALL_SEGMENT_BYTES else SizeClass.LARGE,
         is_expandable=action in (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP),
     )
 
