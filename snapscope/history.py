@@ -17,6 +17,7 @@ from snapscope.classify.spans import Spans, find_spans
 from snapscope.classify.stacks import StackFacts, read_stacks
 from snapscope.classify.user_rules import UserRule
 from snapscope.errors import UsageError
+from snapscope.layout import Layout, lay_out
 from snapscope.lifetimes import Context, LifetimeTable, build_lifetimes, find_context
 from snapscope.model import HOST_DEVICE, DeviceTables, Notice, Snapshot
 from snapscope.replay import (
@@ -60,6 +61,7 @@ class DeviceHistory:
         self.rules = rules
         self.tables = find_device(snapshot, default_device(snapshot) if device is None else device)
         self._sites = sites
+        self._layout: Layout | None = None
 
     @property
     def device(self) -> int:
@@ -110,6 +112,12 @@ class DeviceHistory:
     def block_totals(self) -> BlockTotals:
         """Allocated and pending bytes in real block sizes after every event."""
         return sum_block_totals(self.tables, self.pairing, self.blocks.block_bytes)
+
+    def layout_at(self, event: int) -> Layout:
+        """Return where everything lies after `event`; the latest answer is kept."""
+        if self._layout is None or self._layout.event != event:
+            self._layout = lay_out(self.lifetimes, self.ranges, self.blocks.block_bytes, self.snapshot.settings, event)
+        return self._layout
 
     @cached_property
     def sites(self) -> Sites:

@@ -44,6 +44,7 @@ _CODE_NAMES: Final[dict[int, str]] = {
     _GENERATE: "generate",
 }
 _WORK: Final = (StackPhase.FORWARD, StackPhase.BACKWARD)
+_GIVEN_BACK: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP, Action.FREE_COMPLETED)
 _FEW_BIRTHS: Final = 8
 _KEPT_SHARE: Final = 0.3
 
@@ -134,10 +135,10 @@ def find_steps(material: Material, spans: Spans, updates: Int64Column) -> Steps:
     is_cut = len(begun) > 0 and not spans.is_positional
     if is_cut:
         bounds = [*(bounds if len(ends) else [int(begun[0])]), num_events]
-    elif len(ends) and bounds[-1] < num_events and material.tables.events.action[bounds[-1]] == Action.OOM:
+    elif len(ends) and (failed := _failed_at(material, bounds[-1])) is not None:
         # The update ran out of memory.
         is_cut = True
-        bounds[-1] += 1
+        bounds[-1] = failed + 1
     elif not len(ends):
         return Steps(source="none", steps=())
     inferred = [
@@ -145,6 +146,17 @@ def find_steps(material: Material, spans: Spans, updates: Int64Column) -> Steps:
     ]
     source = "annotated" if len(annotated) else "inferred"
     return Steps(source=source, steps=_cover(inferred, spans, codes, is_cut=is_cut))
+
+
+def _failed_at(material: Material, event: int) -> int | None:
+    """Return the `oom` event that is next, or follows what the failing call gave back first; else None."""
+    action = material.tables.events.action
+    ooms = material.tables.events.oom_events
+    place = int(np.searchsorted(ooms, event))
+    if place == len(ooms):
+        return None
+    failed = int(ooms[place])
+    return failed if np.isin(action[event:failed], _GIVEN_BACK).all() else None
 
 
 def _annotated(material: Material) -> list[tuple[str, int, int]]:

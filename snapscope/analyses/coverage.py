@@ -83,7 +83,7 @@ def find_coverage(history: DeviceHistory) -> Coverage:
     sizes = lifetimes.requested_bytes[live]
     born = lifetimes.birth_event[live] != BEFORE
     has_stack = lifetimes.alloc_stack[live] > 0
-    head, evidence = _head(history)
+    head, evidence = find_head(history)
     missing = _missing_actions(history)
     python, cpp = _stack_kinds(history)
     has_times = num_events > 0 and int(events.time_us[0]) != NO_TIME
@@ -109,8 +109,8 @@ def find_coverage(history: DeviceHistory) -> Coverage:
     )
 
 
-def _head(history: DeviceHistory) -> tuple[Head, str]:
-    """Weigh the evidence of a lost head, strongest first (snapshot format, recording)."""
+def find_head(history: DeviceHistory) -> tuple[Head, str]:
+    """Tell what became of the beginning of the history, and by what evidence, strongest first."""
     lifetimes = history.lifetimes
     num_events = history.num_events
     if not num_events:

@@ -13,7 +13,7 @@ from snapscope.analyses.moments import Moment, find_moment, moment_at
 from snapscope.classify.material import CATEGORY_LABELS
 from snapscope.errors import UsageError
 from snapscope.escaping import escape
-from snapscope.graph import find_pins, find_relations, lifetime_ids, segment_id
+from snapscope.graph import find_relations, lifetime_ids, segment_id
 from snapscope.history import DeviceHistory
 from snapscope.lifetimes import BEFORE, NEVER
 from snapscope.model import Action, BoolColumn, Int64Column
@@ -231,18 +231,20 @@ def _relations(history: DeviceHistory, row: int, node: str) -> list[Relation]:
 
 
 def _pinned(history: DeviceHistory, row: int, node: str, at: Moment) -> list[Relation]:
-    pins = find_pins(history, at.event)
+    layout = history.layout_at(at.event)
+    blocks, segments = layout.blocks, layout.segments
+    hostages = layout.hostages()
     return [
         Relation(
             kind="pins",
             source=node,
-            target=segment_id(int(pins.segments.addr[segment])),
-            bytes=int(pins.hostage_bytes[place]),
+            target=segment_id(int(segments.addr[segment])),
+            bytes=int(hostages[place]),
             row=None,
-            segment_bytes=int(pins.segments.size_bytes[segment]),
+            segment_bytes=int(segments.size_bytes[segment]),
         )
-        for place in np.flatnonzero(pins.row == row).tolist()
-        for segment in [int(pins.segment[place])]
+        for place in np.flatnonzero(blocks.row == row).tolist()
+        for segment in [int(blocks.segment[place])]
     ]
 
 

@@ -17,7 +17,7 @@ from snapscope.classify.fine import FINE_LABELS
 from snapscope.classify.labels import annotated_rows
 from snapscope.classify.material import Category, Confidence
 from snapscope.history import DeviceHistory
-from snapscope.model import NO_STACK, UNKNOWN_POOL, BoolColumn, Int64Column
+from snapscope.model import NO_STACK, UNKNOWN_BYTES, UNKNOWN_POOL, BoolColumn, Int64Column
 from snapscope.replay import BEFORE
 from snapscope.sites import BEFORE_LABEL
 
@@ -98,6 +98,10 @@ class Balance:
     `requested + rounding = allocated`, `allocated + pending + cached = reserved`; what is
     outside PyTorch is known only where an oom event tells what the driver had free and the
     card's size is given.
+
+    Attributes:
+        outside_event: the `oom` event that `outside_bytes` was measured at: the moment's own, else
+            the nearest one, for what is outside changes little.
     """
 
     requested_bytes: int
@@ -113,6 +117,7 @@ class Balance:
     capacity_bytes: int | None = None
     device_free_bytes: int | None = None
     outside_bytes: int | None = None
+    outside_event: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,11 +167,8 @@ def balance(history: DeviceHistory, at: Moment, *, capacity_bytes: int | None = 
     allocated = int(history.block_totals.allocated_bytes[index])
     pending = int(history.block_totals.pending_bytes[index])
     reserved = int(history.totals.reserved_bytes[index])
-    cached = split_cached(history, at.event)
-    device_free = _device_free(history, at.event)
-    outside = None
-    if capacity_bytes is not None and device_free is not None and capacity_bytes >= reserved + device_free:
-        outside = capacity_bytes - reserved - device_free
+    cached = split_cached(history.layout_at(at.event))
+    outside_event, outside = _outside(history, at.event, capacity_bytes)
     return Balance(
         requested_bytes=requested,
         rounding_bytes=allocated - requested,
@@ -180,8 +182,9 @@ def balance(history: DeviceHistory, at: Moment, *, capacity_bytes: int | None = 
         cached_private_pool_bytes=cached.private_pool_bytes,
         reserved_bytes=reserved,
         capacity_bytes=capacity_bytes,
-        device_free_bytes=device_free,
+        device_free_bytes=device_free_at(history, at.event),
         outside_bytes=outside,
+        outside_event=outside_event,
     )
 
 
@@ -192,7 +195,13 @@ def group_live(
 
     What `selection` leaves out is the last row, so that the rows still sum.
     """
-    rows = history.lifetimes.live_at(at.event)
+    return group_rows(history, history.lifetimes.live_at(at.event), by, selection)
+
+
+def group_rows(
+    history: DeviceHistory, rows: Int64Column, by: By = By.SITE, selection: BoolColumn | None = None
+) -> tuple[LedgerRow, ...]:
+    """Group any allocations, most bytes first; what `selection` leaves out is the last row."""
     if selection is None:
         return _categorise(history, _group_rows(history, rows, by))
     grouped = _categorise(history, _group_rows(history, rows[selection[rows]], by))
@@ -347,12 +356,24 @@ def _stream_name(stream: int) -> str:
     return f"{stream:#x}" if stream > 9 else str(stream)
 
 
-def _device_free(history: DeviceHistory, event: int) -> int | None:
-    """What the driver called free, known only at oom events."""
+def device_free_at(history: DeviceHistory, event: int) -> int | None:
+    """Return what the driver called free, which is known only at `oom` events."""
     events = history.tables.events
     at = np.flatnonzero(events.oom_events == event)
-    free = int(events.oom_device_free_bytes[at[0]]) if len(at) else -1
+    free = int(events.oom_device_free_bytes[at[0]]) if len(at) else UNKNOWN_BYTES
     return free if free >= 0 else None
+
+
+def _outside(history: DeviceHistory, event: int, capacity_bytes: int | None) -> tuple[int | None, int | None]:
+    """Return the nearest `oom` event that tells what is outside PyTorch, and these bytes."""
+    events = history.tables.events
+    known = np.flatnonzero(events.oom_device_free_bytes >= 0)
+    if capacity_bytes is None or not len(known):
+        return None, None
+    nearest = known[np.argmin(np.abs(events.oom_events[known] - event))]
+    at = int(events.oom_events[nearest])
+    held = int(history.totals.reserved_bytes[at + 1]) + int(events.oom_device_free_bytes[nearest])
+    return (at, capacity_bytes - held) if capacity_bytes >= held else (None, None)
 
 
 def _group(

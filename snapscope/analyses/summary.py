@@ -7,35 +7,13 @@ from typing import Final
 
 from snapscope.analyses.coverage import Coverage, find_coverage
 from snapscope.analyses.ledger import Balance, By, Ledger, balance, ledger
-from snapscope.analyses.moments import Moment, Peaks, find_moment, find_peaks, moment_at
+from snapscope.analyses.moments import Peaks, find_moment, find_peaks, moment_at
+from snapscope.analyses.oom import Failure, judge_failure
+from snapscope.analyses.pools import PoolRow, pool_rows
 from snapscope.history import DeviceHistory
 from snapscope.model import BoolColumn
-from snapscope.replay.rounding import segment_bytes_for
 
 _MAX_OOMS: Final = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OomFacts:
-    """What is known of an oom event without judging it.
-
-    Attributes:
-        at: the event.
-        number: 1 for the first in the history.
-        requested_bytes: the request, rounded to a block size.
-        segment_bytes: what the driver was asked for: the size in PyTorch's message.
-        device_free_bytes: what the driver had free; None unknown.
-        site: whose request it was.
-        balance: reserved memory then.
-    """
-
-    at: Moment
-    number: int
-    requested_bytes: int
-    segment_bytes: int
-    device_free_bytes: int | None
-    site: str
-    balance: Balance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +27,8 @@ class Summary:
         end: reserved memory after the last event.
         ledger: who holds the bytes at that peak.
         oom_ledger: who held them at the last OOM; None without one.
-        ooms: every oom event.
+        failures: every oom event, judged; the last ten if there are more.
+        pools: free lists of the allocator at the moment that the summary shows.
     """
 
     coverage: Coverage
@@ -58,7 +37,8 @@ class Summary:
     end: Balance
     ledger: Ledger
     oom_ledger: Ledger | None
-    ooms: tuple[OomFacts, ...]
+    failures: tuple[Failure, ...]
+    pools: tuple[PoolRow, ...]
 
 
 def summarise(
@@ -73,41 +53,24 @@ def summarise(
     """
     peak = find_moment(history, "peak")
     at_peak = ledger(history, peak, by=By.SITE, capacity_bytes=capacity_bytes, selection=selection)
+    end = balance(history, moment_at(history, history.num_events - 1, "end"), capacity_bytes=capacity_bytes)
+    failures = _failures(history, capacity_bytes)
+    at_oom = ledger(history, failures[-1].at, capacity_bytes=capacity_bytes, selection=selection) if failures else None
+    shown = (at_oom or at_peak).at
     return Summary(
         coverage=find_coverage(history),
         peaks=find_peaks(history),
         ladder=at_peak.balance,
-        end=balance(history, moment_at(history, history.num_events - 1, "end"), capacity_bytes=capacity_bytes),
+        end=end,
         ledger=at_peak,
-        oom_ledger=_oom_ledger(history, capacity_bytes, selection),
-        ooms=_ooms(history, capacity_bytes),
+        oom_ledger=at_oom,
+        failures=failures,
+        pools=pool_rows(history, history.layout_at(shown.event)),
     )
 
 
-def _oom_ledger(history: DeviceHistory, capacity_bytes: int | None, selection: BoolColumn | None) -> Ledger | None:
-    if not len(history.tables.events.oom_events):
-        return None
-    return ledger(history, find_moment(history, "oom"), capacity_bytes=capacity_bytes, selection=selection)
-
-
-def _ooms(history: DeviceHistory, capacity_bytes: int | None) -> tuple[OomFacts, ...]:
-    events = history.tables.events
-    out = []
+def _failures(history: DeviceHistory, capacity_bytes: int | None) -> tuple[Failure, ...]:
     # Hundreds of events can follow one another where a program retries in a loop.
-    for number, event in enumerate(
-        events.oom_events.tolist()[-_MAX_OOMS:], max(len(events.oom_events) - _MAX_OOMS, 0) + 1
-    ):
-        at = moment_at(history, event, f"oom:{number}")
-        state = balance(history, at, capacity_bytes=capacity_bytes)
-        out.append(
-            OomFacts(
-                at=at,
-                number=number,
-                requested_bytes=int(events.size_bytes[event]),
-                segment_bytes=segment_bytes_for(int(events.size_bytes[event]), history.snapshot.settings),
-                device_free_bytes=state.device_free_bytes,
-                site=history.sites.of_stack(int(events.stack[event])).label,
-                balance=state,
-            )
-        )
-    return tuple(out)
+    number = len(history.tables.events.oom_events)
+    first = max(number - _MAX_OOMS, 0) + 1
+    return tuple(judge_failure(history, n, capacity_bytes=capacity_bytes) for n in range(first, number + 1))

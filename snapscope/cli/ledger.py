@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from snapscope.cli.options import (
+    at_option,
     capacity_option,
     device_options,
     file_argument,
@@ -22,13 +23,7 @@ from snapscope.cli.options import (
 
 @click.command("ledger", epilog="Example: snapscope ledger snap.pickle --at oom --by file")
 @file_argument
-@click.option(
-    "--at",
-    default="peak",
-    metavar="MOMENT",
-    help="peak, peak-allocated, peak-active, peak-reserved, oom, oom:N, start, end, event:N, step:N (its peak) "
-    "or time:T (µs or ISO). [default: peak]",
-)
+@at_option
 @click.option(
     "--by",
     type=click.Choice(["category", "fine", "site", "file", "module", "stream", "pool", "step"]),

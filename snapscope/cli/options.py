@@ -96,6 +96,17 @@ def rules_option(function: _Function) -> _Function:
     )(function)
 
 
+def at_option(function: _Function) -> _Function:
+    """Add --at with its default, the peak."""
+    return click.option(
+        "--at",
+        default="peak",
+        metavar="MOMENT",
+        help="peak, peak-allocated, peak-active, peak-reserved, oom, oom:N, start, end, event:N, step:N (its peak) "
+        "or time:T (µs or ISO). [default: peak]",
+    )(function)
+
+
 def capacity_option(function: _Function) -> _Function:
     """Add --capacity."""
     return click.option("--capacity", type=_Size(), metavar="SIZE", help="The card's size, e.g. 80GiB.")(function)

@@ -14,11 +14,13 @@ VERBS: Final = {
     "open": "Explore a snapshot in the terminal UI.",
     "summary": "What this file is, what it covers, and what fills the memory.",
     "ledger": "Who holds the bytes at one moment.",
+    "oom": "Why an allocation failed, and what would have helped.",
+    "fragmentation": "Free memory, and which blocks pin it.",
     "timeline": "Bytes over the events of the history.",
     "lifetimes": "One row per allocation, from birth to death.",
     "steps": "One row per step of the run, and its phases.",
     "explain": "One allocation: its life, its stack, its neighbours.",
-    "graph": "The graph of what reuses whose memory, for networkx and others.",
+    "graph": "The graph of what reuses whose memory.",
 }
 
 

@@ -22,7 +22,6 @@ from snapscope.graph.levels import (
     segment_id,
     site_graph,
 )
-from snapscope.graph.pins import Pins, Segments, find_pins
 from snapscope.graph.relations import (
     History,
     Pairs,
@@ -40,14 +39,11 @@ __all__ = [
     "History",
     "Level",
     "Pairs",
-    "Pins",
     "Relations",
-    "Segments",
     "SiteRows",
     "dot_of",
     "find_follows",
     "find_made_room",
-    "find_pins",
     "find_relations",
     "find_reuses",
     "find_sites",

@@ -9,7 +9,6 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from snapscope.graph.pins import Pins, find_pins
 from snapscope.graph.relations import (
     History,
     Pairs,
@@ -20,6 +19,7 @@ from snapscope.graph.relations import (
     find_sites,
     neighbours,
 )
+from snapscope.layout import Layout
 from snapscope.lifetimes import BEFORE, NEVER, REQUESTED_BEFORE
 from snapscope.model import UNKNOWN_POOL, Action, BoolColumn, Int64Column
 
@@ -142,25 +142,26 @@ def lifetime_graph(
         relations: those of `history`, if they have been found before.
     """
     found = relations or find_relations(history)
-    pins = None if at is None else find_pins(history, at)
+    layout = None if at is None else history.layout_at(at)
     chosen = np.zeros(len(history.lifetimes), bool)
     chosen[np.asarray(rows, np.int64)] = True
-    segments = np.zeros(0 if pins is None else len(pins.segments.addr), bool)
+    segments = np.zeros(0 if layout is None else len(layout.segments), bool)
     for _ in range(hops):
         before = (chosen, segments)
         chosen = neighbours([pairs for _, pairs in found.items()], chosen)
-        if pins is not None:
-            chosen[pins.row[before[1][pins.segment]]] = True
+        if layout is not None:
+            blocks = layout.blocks
+            chosen[blocks.row[before[1][blocks.segment]]] = True
             segments = before[1].copy()
-            segments[pins.segment[before[0][pins.row]]] = True
+            segments[blocks.segment[before[0][blocks.row]]] = True
         if (chosen == before[0]).all() and (segments == before[1]).all():
             break
     kept = np.flatnonzero(chosen)
     ids = dict(zip(kept.tolist(), lifetime_ids(history, kept), strict=True))
     nodes = dict(zip(ids.values(), _lifetime_nodes(history, kept, categories, phases), strict=True))
     edges = {(ids[a], ids[b]): attributes for (a, b), attributes in _lifetime_edges(found, chosen).items()}
-    if pins is not None:
-        _add_segments(history, pins, chosen, segments, ids, nodes, edges)
+    if layout is not None:
+        _add_segments(history, layout, chosen, segments, ids, nodes, edges)
     attributes: dict[str, Value] = {"level": Level.LIFETIME.value, "hops": hops}
     if at is not None:
         attributes["at_event"] = at
@@ -235,14 +236,14 @@ def _no_relation() -> dict[str, Value]:
 
 def _add_segments(
     history: History,
-    pins: Pins,
+    layout: Layout,
     chosen: BoolColumn,
     segments: BoolColumn,
     ids: Mapping[int, str],
     nodes: dict[str, Attributes],
     edges: dict[tuple[str, str], dict[str, Value]],
 ) -> None:
-    table = pins.segments
+    table, blocks = layout.segments, layout.blocks
     for segment in np.flatnonzero(segments).tolist():
         nodes[segment_id(int(table.addr[segment]))] = {
             "kind": "segment",
@@ -254,9 +255,9 @@ def _add_segments(
             "pool": pool_text(history, int(table.pool[segment])),
             "is_expandable": bool(table.is_expandable[segment]),
         }
-    kept = np.flatnonzero(chosen[pins.row] & segments[pins.segment])
+    kept = np.flatnonzero(chosen[blocks.row] & segments[blocks.segment])
     for row, segment, hostage in zip(
-        pins.row[kept].tolist(), pins.segment[kept].tolist(), pins.hostage_bytes[kept].tolist(), strict=True
+        blocks.row[kept].tolist(), blocks.segment[kept].tolist(), layout.hostages()[kept].tolist(), strict=True
     ):
         edge = {**_no_relation(), "pins": True, "hostage_bytes": hostage}
         edges[ids[row], segment_id(int(table.addr[segment]))] = edge

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from snapscope.layout import Layout
 from snapscope.lifetimes import BEFORE, NEVER, LifetimeTable
 from snapscope.model import DEFAULT_POOL, AddressColumn, BoolColumn, DeviceTables, Int64Column, Snapshot, Table
 from snapscope.replay import BlockSizes, RangeTable
@@ -49,6 +50,9 @@ class History(Protocol):
     @property
     def sites(self) -> Sites:
         """Sites of the snapshot's stacks."""
+
+    def layout_at(self, event: int) -> Layout:
+        """Where everything lies after an event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

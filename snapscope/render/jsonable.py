@@ -108,6 +108,7 @@ def balance_of(balance: Balance) -> dict[str, int | None]:
         "cached_private_pool_bytes": balance.cached_private_pool_bytes,
         "reserved_bytes": balance.reserved_bytes,
         "outside_bytes": balance.outside_bytes,
+        "outside_event": balance.outside_event,
         "device_free_bytes": balance.device_free_bytes,
         "capacity_bytes": balance.capacity_bytes,
     }

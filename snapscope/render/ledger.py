@@ -134,7 +134,7 @@ def write_rows(page: Page, result: Ledger, *, top: int) -> None:
     last = [row for row in result.rows if row.key == LEFT_OUT_KEY]
     rows = result.rows[: len(result.rows) - len(last)]
     shown, rest = cut_rows([(row.bytes, row.num_allocations) for row in rows], top)
-    cells = [_cells(row.bytes, row.num_allocations, whole, _key(row), _row_letter(row)) for row in rows[:shown]]
+    cells = [_cells(row.bytes, row.num_allocations, whole, row_label(row), _row_letter(row)) for row in rows[:shown]]
     if rest is not None:
         cells.append(_cells(*rest, whole, f"({count_of(len(rows) - shown, 'more row')}: --top 0 shows all)"))
     cells += [_cells(row.bytes, row.num_allocations, whole, row.key) for row in last]
@@ -155,7 +155,8 @@ def letter_of(category: Category, confidence: Confidence) -> str:
     return category.label[0].upper() + ("?" if confidence <= Confidence.LOW else "")
 
 
-def _key(row: LedgerRow) -> str:
+def row_label(row: LedgerRow) -> str:
+    """Return a row's key, with the other lines that it stands for."""
     others = [str(line) for line in row.lines[1:]]
     return f"{row.key}  (also line {', '.join(others)})" if others else row.key
 
@@ -178,22 +179,33 @@ def write_ladder(page: Page, balance: Balance) -> None:
         ("= reserved", balance.reserved_bytes, "torch.cuda.memory_reserved()"),
     ]
     cells = [(name, format_bytes(size), meaning) for name, size, meaning in rungs]
-    unknown = "unknown"
-    if balance.outside_bytes is not None:
-        cells.append(("+ outside PyTorch", format_bytes(balance.outside_bytes), "CUDA context, NCCL, other processes"))
-    elif balance.capacity_bytes is not None and balance.capacity_bytes < balance.reserved_bytes + (
-        balance.device_free_bytes or 0
-    ):
-        cells.append(("+ outside PyTorch", unknown, "--capacity is smaller than what was seen on the card"))
-    elif balance.capacity_bytes is None:
-        cells.append(("+ outside PyTorch", unknown, "needs --capacity: the card's size isn't in the file"))
-    else:
-        cells.append(("+ outside PyTorch", unknown, "only an oom event tells what the driver had free"))
-    if balance.device_free_bytes is not None:
-        cells.append(("+ device free", format_bytes(balance.device_free_bytes), "what the driver still had"))
-    elif balance.capacity_bytes is not None and balance.capacity_bytes >= balance.reserved_bytes:
-        rest = balance.capacity_bytes - balance.reserved_bytes
-        cells.append(("+ device free", unknown, f"with what is outside: {format_bytes(rest)}"))
+    cells += [_outside_rung(balance), *_device_free_rung(balance)]
     if balance.capacity_bytes is not None:
         cells.append(("= capacity", format_bytes(balance.capacity_bytes), "as given"))
     page.table(cells, align="lrf")
+
+
+def _outside_rung(balance: Balance) -> tuple[str, str, str]:
+    name = "+ outside PyTorch"
+    if balance.outside_bytes is not None:
+        meaning = "CUDA context, NCCL, other processes"
+        if balance.device_free_bytes is None:
+            meaning += f", as at the oom event {format_count(balance.outside_event or 0)}"
+        return name, format_bytes(balance.outside_bytes), meaning
+    if balance.capacity_bytes is None:
+        return name, "unknown", "needs --capacity: the card's size isn't in the file"
+    if balance.capacity_bytes < balance.reserved_bytes + (balance.device_free_bytes or 0):
+        return name, "unknown", "--capacity is smaller than what was seen on the card"
+    return name, "unknown", "only an oom event tells what the driver had free"
+
+
+def _device_free_rung(balance: Balance) -> Iterator[tuple[str, str, str]]:
+    name = "+ device free"
+    if balance.device_free_bytes is not None:
+        yield name, format_bytes(balance.device_free_bytes), "what the driver still had"
+    elif balance.capacity_bytes is not None and balance.capacity_bytes >= balance.reserved_bytes:
+        rest = balance.capacity_bytes - balance.reserved_bytes
+        if balance.outside_bytes is not None and rest >= balance.outside_bytes:
+            yield name, format_bytes(rest - balance.outside_bytes), "if outside stayed the same"
+        else:
+            yield name, "unknown", f"with what is outside: {format_bytes(rest)}"

@@ -7,13 +7,16 @@ from typing import Any
 
 from snapscope.analyses.coverage import Coverage, Head, explained_share
 from snapscope.analyses.moments import Peak, format_time
-from snapscope.analyses.summary import OomFacts, Summary
+from snapscope.analyses.summary import Summary
 from snapscope.history import DeviceHistory
 from snapscope.lifetimes import Context
 from snapscope.model import Source
-from snapscope.render.jsonable import balance_of, device_of, dump, head_of, moment_of, safe_text
+from snapscope.render.free_memory import pool_of, write_pools
+from snapscope.render.jsonable import balance_of, device_of, dump, head_of, safe_text
 from snapscope.render.ledger import ledger_document, when, write_categories, write_ladder, write_rows
+from snapscope.render.oom import failure_of, write_failures
 from snapscope.render.page import Page, device_line
+from snapscope.render.verdict import answer_line, verdict_line
 from snapscope.units import count_of, format_bytes, format_count, format_share
 
 
@@ -49,8 +52,9 @@ def summary_json(history: DeviceHistory, result: Summary) -> bytes:
             "ladder_at_end": balance_of(result.end),
             "ledger": ledger_document(result.ledger),
             "peaks": asdict(result.peaks),
-            "ooms": [_oom(oom) for oom in result.ooms],
-            "verdict": None,
+            "ooms": [failure_of(history, failure) for failure in result.failures],
+            "pools": [pool_of(history, row) for row in result.pools],
+            "verdict": result.failures[-1].verdict.cause.value if result.failures else None,
         }
     )
 
@@ -81,17 +85,6 @@ def _coverage(coverage: Coverage) -> dict[str, Any]:
     }
 
 
-def _oom(oom: OomFacts) -> dict[str, Any]:
-    return {
-        "at": moment_of(oom.at),
-        "requested_bytes": oom.requested_bytes,
-        "segment_bytes_asked": oom.segment_bytes,
-        "device_free_bytes": oom.device_free_bytes,
-        "site": safe_text(oom.site),
-        "ladder": balance_of(oom.balance),
-    }
-
-
 def _safe(value: Any) -> Any:
     if isinstance(value, str):
         return safe_text(value)
@@ -103,12 +96,11 @@ def _safe(value: Any) -> Any:
 def summary_text(history: DeviceHistory, result: Summary, page: Page, *, top: int) -> str:
     """Return the summary as a page: the answer first."""
     page.line(headline(history, result), style="bold")
+    if result.failures:
+        page.line(answer_line(result.failures[-1]))
     page.line(device_line(history))
     page.line(coverage_line(result.coverage))
-    if len(result.ooms) > 1:
-        page.title("out of memory")
-        page.table([_oom_row(oom) for oom in result.ooms], align="lrrrrf",
-                   header=("", "asked for", "device free", "reserved", "live", "by"))  # fmt: skip
+    write_failures(page, result.failures, len(history.tables.events.oom_events))
     # Where the run died of it, the OOM is the moment that matters, and only there the file tells
     # what the driver had free.
     shown = result.oom_ledger or result.ledger
@@ -119,6 +111,9 @@ def summary_text(history: DeviceHistory, result: Summary, page: Page, *, top: in
     write_rows(page, shown, top=top)
     page.title("the ladder")
     write_ladder(page, shown.balance)
+    if len({(row.pool, row.stream) for row in result.pools}) > 1:
+        page.title("pools and streams")
+        write_pools(page, result.pools, top=top)
     if has_history(history):
         _write_peaks(page, result)
     page.title("what this file can tell")
@@ -172,14 +167,10 @@ def coverage_line(coverage: Coverage) -> str:
 def headline(history: DeviceHistory, result: Summary) -> str:
     """Return the one sentence that answers first."""
     peak = result.peaks.requested
-    if result.ooms:
-        last = result.ooms[-1]
+    if result.failures:
+        last = result.failures[-1]
         total = f" ({format_count(last.number)} oom events, this is the last)" if last.number > 1 else ""
-        return (
-            f"OUT OF MEMORY at event {format_count(last.at.event)}: asked for {_asked(last)} at "
-            f"{last.site}, with {format_bytes(last.balance.requested_bytes)} live and "
-            f"{format_bytes(last.balance.reserved_bytes)} reserved{total}"
-        )
+        return f"OUT OF MEMORY at event {format_count(last.at.event)}, {verdict_line(last)}{total}"
     if not has_history(history):
         return (
             f"{format_bytes(result.end.requested_bytes)} live, {format_bytes(result.end.reserved_bytes)} reserved: "
@@ -192,27 +183,9 @@ def headline(history: DeviceHistory, result: Summary) -> str:
     )
 
 
-def _asked(oom: OomFacts) -> str:
-    """Return the request, and the segment that PyTorch's own message names in its place."""
-    request, segment = format_bytes(oom.requested_bytes), format_bytes(oom.segment_bytes)
-    return request if request == segment else f"{request} (a segment of {segment})"
-
-
 def _peak_row(name: str, peak: Peak, meaning: str) -> tuple[str, str, str, str]:
     place = "before the first event" if peak.event < 0 else f"event {format_count(peak.event)}"
     return f"  {name}", format_bytes(peak.bytes), place, meaning
-
-
-def _oom_row(oom: OomFacts) -> tuple[str, ...]:
-    free = "unknown" if oom.device_free_bytes is None else format_bytes(oom.device_free_bytes)
-    return (
-        f"  event {format_count(oom.at.event)}",
-        format_bytes(oom.requested_bytes),
-        free,
-        format_bytes(oom.balance.reserved_bytes),
-        format_bytes(oom.balance.requested_bytes),
-        oom.site,
-    )
 
 
 def _coverage_rows(history: DeviceHistory, coverage: Coverage) -> list[tuple[str, str]]:

@@ -169,7 +169,7 @@ def test_cached_memory_of_three_kinds() -> None:
         b.segment(A + 20 * MIB, [b.block(8 * MIB), b.block(12 * MIB, state=INACTIVE)]),
         b.segment(A + 40 * MIB, [b.block(2 * MIB, state=INACTIVE)], pool=(1, 0)),
     ]
-    cached = split_cached(history_of(b.snapshot(segments=segments)), -1)
+    cached = split_cached(history_of(b.snapshot(segments=segments)).layout_at(-1))
     assert cached.free_segments_bytes == 20 * MIB
     assert cached.holes_bytes == 12 * MIB
     assert cached.private_pool_bytes == 2 * MIB
@@ -179,7 +179,7 @@ def test_expandable_segments_give_back_whole_granules() -> None:
     """Of 60 MiB in granules of 20, a block in the middle one pins only that."""
     blocks = [b.block(21 * MIB, state=INACTIVE), b.block(2 * MIB), b.block(37 * MIB, state=INACTIVE)]
     history = history_of(b.snapshot(segments=[b.segment(A, blocks, is_expandable=True)]))
-    cached = split_cached(history, -1)
+    cached = split_cached(history.layout_at(-1))
     assert cached.free_segments_bytes == 40 * MIB
     assert cached.holes_bytes == 18 * MIB
 
@@ -239,9 +239,9 @@ def test_timeline_of_a_selection() -> None:
 
 def test_summary_of_an_oom() -> None:
     result = summarise(_example())
-    assert [(oom.number, oom.requested_bytes, oom.device_free_bytes, oom.site) for oom in result.ooms] == [
-        (1, 30 * MIB, 5 * MIB, "model.py:9 forward")
-    ]
+    assert [
+        (oom.number, oom.request.requested_bytes, oom.request.device_free_bytes, oom.site) for oom in result.failures
+    ] == [(1, 30 * MIB, 5 * MIB, "model.py:9 forward")]
 
 
 def test_summary_of_nothing() -> None:

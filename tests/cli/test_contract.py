@@ -131,7 +131,7 @@ def test_success_is_0_and_silent(verb: str, form: str) -> None:
 
 
 WRONG_USE: Final = {
-    "unknown verb": (["sumary", SMALL], "no verb 'sumary': there are open, summary, ledger, timeline, lifetimes"),
+    "unknown verb": (["sumary", SMALL], "no verb 'sumary': there are open, summary, ledger, oom, fragmentation"),
     "no file": (["summary"], "Missing argument 'FILE'"),
     "two files": (["summary", SMALL, SMALL], "unexpected extra argument"),
     "unknown option": (["summary", SMALL, "--jsn"], "No such option '--jsn'"),
@@ -294,6 +294,8 @@ def test_csv_columns_are_the_keys_of_the_json_rows() -> None:
         elif verb == "steps":  # phases are in JSON only
             keys = [key for key, value in document["steps"][0].items() if isinstance(value, (str, int))]
             assert header == [*keys, *document["steps"][0]["categories"]]
+        elif verb == "fragmentation":  # blocks are in JSON only
+            assert header == [key for key in document["segments"][0] if key != "blocks"]
         else:
             assert header == list(document["rows"][0])
 

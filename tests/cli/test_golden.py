@@ -19,6 +19,15 @@ MULTI_STREAM: Final = "torch-2.14/multi_stream"
 CUDA_GRAPH: Final = "torch-2.14/cuda_graph"
 TWO_GPU: Final = "torch-2.14/two_gpu"
 CAPTURE: Final = "runs/oom/pend_in_capture"
+CAPACITY: Final = "cases/01_capacity_oom/a.pickle"
+OOM_OPTIMIZER: Final = "torch-2.14/oom_optimizer_step"
+DYNAMIC_BANK: Final = "runs/oom/frag_dynamic_bank"
+TWO_OOMS: Final = "runs/oom/two_ooms"
+FRACTION: Final = "runs/oom/limit_fraction"
+OTHER_STREAM: Final = "runs/oom/other_stream_hole"
+MEMPOOL: Final = "runs/oom/priv_mempool"
+FITTING_HOLE: Final = "runs/oom/hole_max_split_expandable"
+EXPANDABLE: Final = "runs/oom/exp_checkerboard"
 AMP: Final = "torch-2.14/amp_bf16"
 ACCUMULATION: Final = "torch-2.14/grad_accum"
 NO_CONTEXT: Final = "torch-2.14/no_context"
@@ -53,6 +62,25 @@ CASES: Final = (
     ("ledger_amp_by_fine", AMP, "--by fine", "txt csv"),
     ("ledger_amp_by_module_top_8", AMP, "--by module --top 8", "txt"),
     ("ledger_no_context_by_step", NO_CONTEXT, "--at step:1 --by step", "txt"),
+    ("oom_01_capacity", CAPACITY, "--capacity 40GiB", "txt json"),
+    ("oom_02", FRAGMENTATION, "", "txt json"),
+    ("oom_optimizer_step", OOM_OPTIMIZER, "--capacity 1200MiB", "txt"),
+    ("oom_dynamic_bank", DYNAMIC_BANK, "--top 5", "txt"),
+    ("oom_two_top_3", TWO_OOMS, "--top 3", "txt"),
+    ("oom_capture", CAPTURE, "", "txt json"),
+    ("oom_fraction", FRACTION, "--top 3", "txt"),
+    ("oom_other_stream", OTHER_STREAM, "", "txt"),
+    ("oom_mempool", MEMPOOL, "", "txt"),
+    ("oom_fitting_hole", FITTING_HOLE, "", "txt"),
+    ("oom_05_without", STARTS_LATE, "--capacity 8GiB", "txt json"),
+    ("oom_no_traces", NO_TRACES, "", "txt"),
+    ("fragmentation_02_oom_segments", FRAGMENTATION, "--at oom --segments", "txt json csv"),
+    ("fragmentation_05", STARTS_LATE, "", "txt"),
+    ("fragmentation_dynamic_bank_segments_top_5", DYNAMIC_BANK, "--at oom --segments --top 5", "txt csv"),
+    ("fragmentation_expandable_oom", EXPANDABLE, "--at oom", "txt"),
+    ("fragmentation_capture_oom", CAPTURE, "--at oom --segments", "txt json"),
+    ("fragmentation_cuda_graph_top_5", CUDA_GRAPH, "--top 5", "txt"),
+    ("fragmentation_no_traces", NO_TRACES, "", "txt"),
     ("timeline_02", FRAGMENTATION, "", "txt json csv"),
     ("timeline_05", STARTS_LATE, "", "txt json csv"),
     ("timeline_no_traces", NO_TRACES, "", "txt json csv"),
@@ -113,4 +141,4 @@ def test_no_golden_file_is_left_over() -> None:
 
 
 def test_golden_files_stay_small() -> None:
-    assert sum(path.stat().st_size for path in GOLDEN.glob("cli_*")) < 300_000
+    assert sum(path.stat().st_size for path in GOLDEN.glob("cli_*")) < 420_000

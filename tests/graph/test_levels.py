@@ -10,7 +10,6 @@ import pytest
 from snapscope.graph import (
     Graph,
     Level,
-    find_pins,
     find_relations,
     lifetime_graph,
     lifetimes_within,
@@ -211,10 +210,3 @@ def test_sums_on_recordings(name: str) -> None:
         check(graph)
         nodes = [node for node in graph.nodes.values() if node["kind"] == "lifetime"]
         assert len(nodes) == len(lifetimes)
-        pins = find_pins(history, peak)
-        reserved = int(history.totals.reserved_bytes[peak + 1])
-        assert int(pins.segments.size_bytes.sum()) == reserved
-        assert (pins.hostage_bytes <= pins.segments.free_bytes[pins.segment]).all()
-        used = int((history.block_totals.allocated_bytes + history.block_totals.pending_bytes)[peak + 1])
-        if not history.notices:
-            assert int(pins.segments.free_bytes.sum()) == reserved - used

@@ -1,0 +1,89 @@
+"""When the allocator gave its cache back: before it gave up, or before it could serve after all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from snapscope.history import DeviceHistory
+from snapscope.model import NO_STACK, NO_TIME, Action
+
+_SAME_CALL_US: Final = 2_000
+_GIVEN_BACK: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_TAKEN: Final = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Consecutive events by which one call of the allocator gave memory back to the driver.
+
+    Attributes:
+        start_event: the first of them; the state before the release is that after the event
+            before it.
+        end_event: the last.
+        num_segments: how many segments or mapped pieces went back.
+        released_bytes: their sizes.
+        site: whose request it was; None where unknown.
+    """
+
+    start_event: int
+    end_event: int
+    num_segments: int
+    released_bytes: int
+    site: str | None
+
+
+def release_before(history: DeviceHistory, event: int) -> Release | None:
+    """Return the release that ends right before an event and belongs to the same call; None if none.
+
+    An allocator that is about to give up waits for pending frees (`free_completed`) and frees
+    every cached segment, all within the call that fails: these events have its stack, or its
+    time where there are no stacks.
+    """
+    events = history.tables.events
+    start = event
+    while start > 0 and _is_of_call(history, start - 1, event):
+        start -= 1
+    actions = events.action[start:event]
+    given = np.isin(actions, _GIVEN_BACK)
+    if not given.any():
+        return None
+    stack = int(events.stack[event])
+    return Release(
+        start_event=start,
+        end_event=event - 1,
+        num_segments=int(given.sum()),
+        released_bytes=int(events.size_bytes[start:event][given].sum()),
+        site=history.sites.of_stack(stack).label if stack > 0 else None,
+    )
+
+
+def find_retries(history: DeviceHistory) -> tuple[Release, ...]:
+    """Return the releases after which the same call was served: out of memory, but for a retry.
+
+    Garbage collection (`garbage_collection_threshold`) and the release that `max_split_size_mb`
+    causes leave the same events.
+    """
+    action = history.tables.events.action
+    after = np.flatnonzero(np.isin(action[:-1], _GIVEN_BACK) & np.isin(action[1:], _TAKEN)) + 1
+    found = (release_before(history, event) for event in after.tolist())
+    return tuple(release for release in found if release is not None)
+
+
+def _is_of_call(history: DeviceHistory, place: int, event: int) -> bool:
+    events = history.tables.events
+    action = events.action[place]
+    if action == Action.FREE_COMPLETED:
+        # An ordinary free completes right after it was asked for.
+        is_own = place and events.action[place - 1] == Action.FREE_REQUESTED
+        if is_own and events.addr[place - 1] == events.addr[place]:
+            return False
+    elif action not in _GIVEN_BACK:
+        return False
+    stacks = int(events.stack[place]), int(events.stack[event])
+    if NO_STACK not in stacks and action != Action.FREE_COMPLETED:
+        return stacks[0] == stacks[1]
+    times = int(events.time_us[place]), int(events.time_us[event])
+    return NO_TIME in times or times[1] - times[0] <= _SAME_CALL_US

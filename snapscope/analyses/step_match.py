@@ -1,0 +1,98 @@
+"""The place in an earlier step that corresponds to an event of the running one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from snapscope.history import DeviceHistory
+from snapscope.model import Action, Int64Column
+from snapscope.steps import Phase, Step
+
+_MAX_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMatch:
+    """An event of an earlier, complete step that does what an event of the running one does.
+
+    Attributes:
+        running, earlier: the two steps.
+        event: the corresponding alloc of the earlier step; the state before it is the one to
+            compare with.
+        is_same_request: whether the stack and the ordinal agree; else only the phase does.
+        scale: bytes that the running step has asked for so far, in units of what the earlier
+            one had at its place: sizes change with the batch.
+    """
+
+    running: Step
+    earlier: Step
+    event: int
+    is_same_request: bool
+    scale: float
+
+
+def match_earlier_step(history: DeviceHistory, event: int) -> StepMatch | None:
+    """Find where an earlier complete step was when it did what the running step did at `event`.
+
+    Matches the n-th request of a site within its step; where the earlier step has none, the
+    beginning of the same phase. The latest step counts that has either.
+    """
+    steps = history.steps.steps
+    index = int(history.steps.index_of(np.array([event]))[0])
+    if index < 0 or not steps[index].name.startswith("step "):
+        return None
+    running = steps[index]
+    earlier = [step for step in steps[:index] if step.name.startswith("step ") and step.is_complete]
+    sites = _site_of_event(history, running.start_event, event)
+    wanted = sites[-1]
+    ordinal = int(np.count_nonzero(sites == wanted))
+    for step in earlier[: -_MAX_TRIES - 1 : -1]:
+        own = _site_of_event(history, step.start_event, step.end_event)
+        same = np.flatnonzero(own == wanted)
+        if len(same) >= ordinal:
+            found = step.start_event + int(same[ordinal - 1])
+            return _match(history, running, step, event, found, is_same_request=True)
+    phase = _phase_at(running, event)
+    for step in earlier[: -_MAX_TRIES - 1 : -1]:
+        start = next((each.start_event for each in step.phases if phase and each.name == phase.name), None)
+        if start is not None:
+            return _match(history, running, step, event, start, is_same_request=False)
+    return None
+
+
+def _match(
+    history: DeviceHistory, running: Step, earlier: Step, event: int, found: int, *, is_same_request: bool
+) -> StepMatch:
+    before = _asked(history, earlier.start_event, found + 1)
+    now = _asked(history, running.start_event, event + 1)
+    return StepMatch(
+        running=running,
+        earlier=earlier,
+        event=found,
+        is_same_request=is_same_request,
+        scale=now / before if before and now and is_same_request else 1.0,
+    )
+
+
+def _asked(history: DeviceHistory, start: int, stop: int) -> int:
+    """Return the bytes asked for in events [start, stop), the failing request included."""
+    events = history.tables.events
+    asks = np.isin(events.action[start:stop], (Action.ALLOC, Action.OOM))
+    return int(events.size_bytes[start:stop][asks].sum())
+
+
+def _site_of_event(history: DeviceHistory, first: int, last: int) -> Int64Column:
+    """Return the site of every request in a range of events: −1 without a stack, −2 for other events."""
+    events = history.tables.events
+    stacks = events.stack[first : last + 1].astype(np.int64)
+    asks = np.isin(events.action[first : last + 1], (Action.ALLOC, Action.OOM))
+    distinct, which = np.unique(stacks, return_inverse=True)
+    numbers = np.array([history.sites.of_stack(stack).number if stack >= 0 else -1 for stack in distinct.tolist()])
+    return np.where(asks, numbers[which], -2)
+
+
+def _phase_at(step: Step, event: int) -> Phase | None:
+    return next((phase for phase in step.phases if phase.start_event <= event <= phase.end_event), None)

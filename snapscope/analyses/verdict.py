@@ -1,0 +1,164 @@
+"""Why a request failed: one main verdict, in a fixed order, and what else holds.
+
+PyTorch's own hint looks at "reserved but unallocated" alone and misleads both ways: in
+training that memory is usually a few holes in a card that is simply full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from snapscope.analyses.projection import Projection
+from snapscope.analyses.request import Request
+
+_FULL_SHARE: Final = 0.15
+_NEARLY_FULL_SHARE: Final = 0.3
+
+
+class Cause(str, Enum):
+    """Why an allocation failed, in the order in which they are tested."""
+
+    LIMIT = "limit"
+    PENDING_FREE = "pending_free"
+    CAPTURE = "capture"
+    PRIVATE_POOL = "private_pool"
+    CAPACITY = "capacity"
+    OTHER_STREAM = "other_stream"
+    FRAGMENTATION = "fragmentation"
+    FITTING_HOLE = "fitting_hole"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What the card had for PyTorch at the moment, and what of it was in use.
+
+    Attributes:
+        room_bytes: reserved and device free: what PyTorch could have had at most.
+        live_bytes: blocks in use or pending, and what idle private pools keep.
+        holes_bytes: free pieces of the request's size class, of any stream.
+        short_by_bytes: what is missing even if every free byte of the request's size class were
+            one piece, the driver's included.
+    """
+
+    room_bytes: int
+    live_bytes: int
+    holes_bytes: int
+    short_by_bytes: int
+
+    @property
+    def left_bytes(self) -> int:
+        """What was not in use."""
+        return max(self.room_bytes - self.live_bytes, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The main cause and the others that hold as well.
+
+    Attributes:
+        cause: the first that holds.
+        also: the others, in order.
+        room: the arithmetic that the capacity test rests on.
+        projection: what the step still needed; None where nothing tells.
+    """
+
+    cause: Cause
+    also: tuple[Cause, ...]
+    room: Room
+    projection: Projection | None
+
+
+def judge(
+    request: Request,
+    *,
+    reserved_bytes: int,
+    active_bytes: int,
+    projection: Projection | None = None,
+    is_first_step: bool = False,
+) -> Verdict:
+    """Judge one failed request.
+
+    Args:
+        request: it, and the free memory around it.
+        reserved_bytes: reserved at that moment.
+        active_bytes: blocks live or pending then.
+        projection: what the step still needed, if anything tells.
+        is_first_step: whether a first step of training was underway: its gradients and the
+            optimizer's states were yet to come, so that less than all of the card counts as full.
+    """
+    room = _room(request, reserved_bytes, active_bytes)
+    is_full = _is_full(request, room, projection, is_first_step=is_first_step)
+    holding = list(_causes(request, room, is_full=is_full))
+    if not holding:
+        # The driver had the bytes of the request, but not those of a whole segment.
+        holding = [Cause.CAPACITY]
+    return Verdict(cause=holding[0], also=tuple(holding[1:]), room=room, projection=projection)
+
+
+def _room(request: Request, reserved_bytes: int, active_bytes: int) -> Room:
+    free = request.device_free_bytes or 0
+    holes = request.holes_bytes + request.other_stream_holes_bytes
+    return Room(
+        room_bytes=reserved_bytes + free,
+        live_bytes=active_bytes + request.private_pool_bytes,
+        holes_bytes=holes,
+        short_by_bytes=max(0, request.requested_bytes - free - holes),
+    )
+
+
+def _causes(request: Request, room: Room, *, is_full: bool) -> Iterator[Cause]:
+    """Yield every cause that holds, in the order of precedence."""
+    wanted, free = request.requested_bytes, request.device_free_bytes or 0
+    has_hole = request.largest_hole_bytes >= wanted
+    is_capture = _is_capture(request)
+    if request.device_free_bytes is not None and free >= request.driver_bytes:
+        yield Cause.LIMIT
+        # What the driver had wasn't to be had: only cached memory could have served.
+        free = 0
+    if request.pending_bytes and request.largest_with_pending_bytes >= wanted and not has_hole:
+        yield Cause.PENDING_FREE
+    if is_capture and free < request.driver_bytes <= free + request.returnable_bytes:
+        yield Cause.CAPTURE
+    if 0 < room.short_by_bytes <= request.private_pool_bytes:
+        yield Cause.PRIVATE_POOL
+    if room.short_by_bytes or is_full:
+        yield Cause.CAPACITY
+    elsewhere = request.other_stream_holes_bytes
+    fits_with_others = free + request.holes_bytes < wanted <= free + request.holes_bytes + elsewhere
+    if not has_hole and (request.largest_other_stream_hole_bytes >= wanted or fits_with_others):
+        yield Cause.OTHER_STREAM
+    if not has_hole and request.holes_bytes and free + request.holes_bytes >= wanted:
+        yield Cause.FRAGMENTATION
+    if has_hole:
+        yield Cause.FITTING_HOLE
+
+
+def _is_capture(request: Request) -> bool:
+    """Tell whether a capture was underway.
+
+    Outside of one the allocator gives every wholly free segment of ordinary pools back before it
+    gives up (`release_cached_blocks`): one that is still there shows that it was not allowed to.
+    """
+    return request.returnable_bytes > 0
+
+
+def _is_full(request: Request, room: Room, projection: Projection | None, *, is_first_step: bool) -> bool:
+    """Tell whether the card was full, whatever its holes sum to.
+
+    Where nothing shows what was to come: less than about a seventh unused; or less than a third
+    of which little is in holes, but most at the driver, in less than the segment wanted.
+    """
+    if projection is not None:
+        if projection.needed_bytes > room.left_bytes:
+            return True
+        if not projection.is_lower_bound:
+            return False
+    if request.largest_hole_bytes >= request.requested_bytes:
+        return False
+    has_few_holes = is_first_step or room.holes_bytes < _FULL_SHARE * room.room_bytes
+    limit = _NEARLY_FULL_SHARE if has_few_holes else _FULL_SHARE
+    return room.left_bytes < limit * room.room_bytes

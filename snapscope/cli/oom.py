@@ -1,0 +1,54 @@
+"""`snapscope oom`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from snapscope.cli.options import (
+    capacity_option,
+    device_options,
+    file_argument,
+    frame_options,
+    make_output,
+    make_page,
+    open_history,
+    output_options,
+    rules_option,
+    write,
+)
+
+
+@click.command("oom", epilog="Example: snapscope oom snap.pickle --capacity 80GiB")
+@file_argument
+@frame_options
+@output_options(csv=False)
+@rules_option
+@capacity_option
+@device_options
+def command(
+    file: str,
+    focus: str | None,
+    ignore: str | None,
+    device: int | None,
+    capacity: int | None,
+    rules: str | None,
+    **options: Any,
+) -> None:
+    """Say why an allocation failed: one verdict with its arithmetic, who held the memory, what would have helped.
+
+    Verdicts: limit, pending_free, capture, private_pool, capacity, other_stream, fragmentation,
+    fitting_hole; none where the history holds no oom event.
+    """
+    output = make_output(**options)
+    from snapscope.analyses.oom import find_oom
+    from snapscope.analyses.selection import select
+    from snapscope.render.oom import oom_json, oom_text
+
+    history = open_history(file, device, output, rules)
+    report = find_oom(history, capacity_bytes=capacity, selection=select(history, focus=focus, ignore=ignore))
+    if output.form == "json":
+        write(output, oom_json(history, report))
+    else:
+        write(output, oom_text(history, report, make_page(output), top=output.top))

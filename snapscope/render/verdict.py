@@ -1,0 +1,177 @@
+"""The verdict on an out-of-memory error in words: one line that says it, one with the arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from snapscope.analyses.oom import Failure
+from snapscope.analyses.verdict import Cause
+from snapscope.units import count_of, format_bytes, format_share
+
+
+def verdict_line(failure: Failure) -> str:
+    """Return `FRAGMENTATION: asked for 158.00 MiB at model.py:40 forward (step 2, forward)`."""
+    place = ", ".join(part for part in (failure.step, failure.phase) if part)
+    where = f" ({place})" if place else ""
+    return f"{failure.verdict.cause.value.upper()}: asked for {asked(failure)} at {failure.site}{where}"
+
+
+def asked(failure: Failure) -> str:
+    """Return the request, and the segment that PyTorch's own message names in its place."""
+    request, segment = (format_bytes(size) for size in (failure.request.requested_bytes, failure.request.segment_bytes))
+    return request if request == segment else f"{request} (a segment of {segment})"
+
+
+def answer_line(failure: Failure) -> str:
+    """Return why, with the arithmetic: figures that a person can add up."""
+    return _ANSWERS[failure.verdict.cause](failure)
+
+
+def also_line(failure: Failure) -> str | None:
+    """Return what else holds, or None."""
+    also = failure.verdict.also
+    if not also:
+        return None
+    return f"also: {'; '.join(f'{cause.value} ({_MEANINGS[cause]})' for cause in also)}"
+
+
+def _limit(failure: Failure) -> str:
+    request = failure.request
+    return (
+        f"The driver had {free_text(failure)} free and would have been asked for {format_bytes(request.driver_bytes)}: "
+        f"not the card, but a limit stopped it, with {format_bytes(failure.balance.reserved_bytes)} reserved (see "
+        f"per_process_memory_fraction and torch.cuda.set_per_process_memory_fraction)"
+    )
+
+
+def _pending_free(failure: Failure) -> str:
+    request = failure.request
+    return (
+        f"{format_bytes(request.pending_bytes)} are freed but wait for another stream; with them a piece of "
+        f"{format_bytes(request.largest_with_pending_bytes)} would have served {format_bytes(request.requested_bytes)}"
+    )
+
+
+def _capture(failure: Failure) -> str:
+    request = failure.request
+    return (
+        f"A CUDA graph was being captured, so {format_bytes(request.returnable_bytes)} of free segments could not go "
+        f"back: with the {free_text(failure)} the driver had they would have made the "
+        f"{format_bytes(request.driver_bytes)} wanted"
+    )
+
+
+def _private_pool(failure: Failure) -> str:
+    request = failure.request
+    return (
+        f"{format_bytes(request.private_pool_bytes)} are idle in private pools, where only their CUDA graph or MemPool "
+        f"may use them; without these it is {format_bytes(failure.verdict.room.short_by_bytes)} short: "
+        f"{_best_case(failure)}"
+    )
+
+
+def _capacity(failure: Failure) -> str:
+    request, room, projection = failure.request, failure.verdict.room, failure.verdict.projection
+    if room.short_by_bytes:
+        return (
+            f"Not fragmentation: even if every unallocated byte were one piece it would be {_best_case(failure)}, "
+            f"{format_bytes(room.short_by_bytes)} short of the {format_bytes(request.requested_bytes)} asked for"
+        )
+    holes = f"this request found {_holes(failure)}"
+    live = f"{format_share(room.live_bytes, room.room_bytes)} of {format_bytes(room.room_bytes)} were in use"
+    if projection is not None and projection.needed_bytes > room.left_bytes:
+        least = "at least " if projection.is_lower_bound else ""
+        return (
+            f"The card is full: {live}, {format_bytes(room.left_bytes)} were left, and the step still needed "
+            f"{least}{format_bytes(projection.needed_bytes)} ({projection.explanation}): "
+            f"{format_bytes(projection.needed_bytes - room.left_bytes)} short; {holes}"
+        )
+    return f"The card is full: {live}, {format_bytes(room.left_bytes)} were left; {holes}"
+
+
+def _other_stream(failure: Failure) -> str:
+    request = failure.request
+    return (
+        f"{format_bytes(request.other_stream_holes_bytes)} are free, but for other streams (the largest piece is "
+        f"{format_bytes(request.largest_other_stream_hole_bytes)}); stream {stream_name(request.stream)} found "
+        f"{_holes(failure)}, the driver had {free_text(failure)}"
+    )
+
+
+def _fragmentation(failure: Failure) -> str:
+    request = failure.request
+    total = request.holes_bytes + (request.device_free_bytes or 0)
+    return (
+        f"{format_bytes(total)} are free in total, the largest hole is {format_bytes(request.largest_hole_bytes)}: "
+        f"{format_bytes(request.holes_bytes)} in {count_of(request.num_holes, 'hole')} between live blocks, "
+        f"{free_text(failure)} at the driver, which would have been asked for {format_bytes(request.driver_bytes)}"
+    )
+
+
+def _fitting_hole(failure: Failure) -> str:
+    request = failure.request
+    if request.usable_hole_bytes:
+        why = "but the allocator did not take it (settings changed at run time, or a miss with expandable_segments)"
+    else:
+        why = "but under max_split_size_mb it may not serve this request"
+    return (
+        f"A hole of {format_bytes(request.largest_hole_bytes)} fits {format_bytes(request.requested_bytes)}, {why}; "
+        f"the driver had {free_text(failure)}"
+    )
+
+
+def free_text(failure: Failure) -> str:
+    """Return what the driver had free."""
+    free = failure.request.device_free_bytes
+    return "unknown" if free is None else format_bytes(free)
+
+
+def _holes(failure: Failure) -> str:
+    request = failure.request
+    if not request.num_holes:
+        return f"no hole at all, and {free_text(failure)} at the driver"
+    return (
+        f"{format_bytes(request.holes_bytes)} in {count_of(request.num_holes, 'hole')}, the largest "
+        f"{format_bytes(request.largest_hole_bytes)}, and {free_text(failure)} at the driver"
+    )
+
+
+def _best_case(failure: Failure) -> str:
+    """Return the sum of all that could be joined at best, term by term."""
+    request = failure.request
+    terms = [
+        (request.device_free_bytes or 0, "device free"),
+        (request.holes_bytes, "holes"),
+        (request.other_stream_holes_bytes, "holes of other streams"),
+    ]
+    total = sum(size for size, _ in terms)
+    return f"{format_bytes(total)} ({' + '.join(f'{format_bytes(size)} {name}' for size, name in terms if size)})"
+
+
+def stream_name(stream: int) -> str:
+    """Name a raw stream handle: small ones as numbers, pointers in hexadecimal."""
+    return f"{stream:#x}" if stream > 9 else str(stream)
+
+
+_ANSWERS: Final[dict[Cause, Callable[[Failure], str]]] = {
+    Cause.LIMIT: _limit,
+    Cause.PENDING_FREE: _pending_free,
+    Cause.CAPTURE: _capture,
+    Cause.PRIVATE_POOL: _private_pool,
+    Cause.CAPACITY: _capacity,
+    Cause.OTHER_STREAM: _other_stream,
+    Cause.FRAGMENTATION: _fragmentation,
+    Cause.FITTING_HOLE: _fitting_hole,
+}
+
+_MEANINGS: Final = {
+    Cause.LIMIT: "the driver could have given it",
+    Cause.PENDING_FREE: "freed memory that waits for another stream would have fitted",
+    Cause.CAPTURE: "a capture kept cached segments from going back",
+    Cause.PRIVATE_POOL: "idle memory of private pools would have fitted",
+    Cause.CAPACITY: "it could not have fitted even as one piece, or the card was full",
+    Cause.OTHER_STREAM: "enough is cached for other streams",
+    Cause.FRAGMENTATION: "the bytes were there, but in pieces",
+    Cause.FITTING_HOLE: "a hole that fits was not used",
+}
