@@ -10,6 +10,7 @@ from snapscope.analyses.ledger import device_free_at, pool_name
 from snapscope.analyses.pools import may_take
 from snapscope.history import DeviceHistory
 from snapscope.layout import Layout
+from snapscope.lifetimes import BEFORE, NEVER
 from snapscope.model import DEFAULT_POOL, UNKNOWN_POOL, AllocatorSettings, BoolColumn, SizeClass
 from snapscope.replay.rounding import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES, segment_bytes_for
 
@@ -39,7 +40,11 @@ class Request:
         private_segments_bytes: of these, in segments without any block.
         pending_bytes: blocks of its own segments that wait for another stream.
         largest_with_pending_bytes: the largest piece if these were free.
-        returnable_bytes: what ordinary pools still could have given back to the driver.
+        returnable_bytes: what ordinary pools still could have given back to the driver, had they
+            been let: free segments, and those in which nothing is live but blocks wait for a stream.
+        is_capture: whether a CUDA graph was being captured.
+        has_only_grown: whether less was ever freed than is free now: then the holes are what
+            segments had left over from the start, not what others left behind.
     """
 
     event: int
@@ -65,6 +70,8 @@ class Request:
     pending_bytes: int
     largest_with_pending_bytes: int
     returnable_bytes: int
+    is_capture: bool
+    has_only_grown: bool
 
 
 def read_request(history: DeviceHistory, layout: Layout, event: int) -> Request:
@@ -83,6 +90,13 @@ def read_request(history: DeviceHistory, layout: Layout, event: int) -> Request:
     of_other_streams = in_pool & in_class & (segments.stream != stream)
     foreign = segments.is_private & ~in_pool
     is_expandable = _grows(history, event, layout, own)
+
+    # Outside of a capture the allocator gives every wholly free segment of ordinary pools back
+    # before it gives up (`release_cached_blocks`): what is still there shows that it couldn't.
+    ordinary = ~segments.is_private
+    returnable = int(segments.returnable_bytes[ordinary].sum())
+    is_waiting = ordinary & (segments.allocated_bytes == 0) & (segments.pending_bytes > 0)
+    waiting = int((segments.size_bytes - segments.returnable_bytes)[is_waiting].sum())
 
     own_pieces = pieces.size_bytes[own[pieces.segment]]
     other_pieces = pieces.size_bytes[of_other_streams[pieces.segment]]
@@ -110,8 +124,18 @@ def read_request(history: DeviceHistory, layout: Layout, event: int) -> Request:
         private_segments_bytes=int(segments.returnable_bytes[foreign].sum()),
         pending_bytes=int(segments.pending_bytes[own].sum()),
         largest_with_pending_bytes=_largest_with_pending(layout, own),
-        returnable_bytes=int(segments.returnable_bytes[~segments.is_private].sum()),
+        returnable_bytes=returnable + waiting,
+        is_capture=returnable > 0 or history.snapshot.pools[pool][0] > 0,
+        has_only_grown=_has_only_grown(history, event, int(own_pieces.sum())),
     )
+
+
+def _has_only_grown(history: DeviceHistory, event: int, holes_bytes: int) -> bool:
+    lifetimes = history.lifetimes
+    done = lifetimes.free_completed_event
+    freed = (done != NEVER) & (done <= event)
+    is_whole = not (lifetimes.birth_event == BEFORE).any()
+    return is_whole and int(history.blocks.block_bytes[freed].sum()) < holes_bytes
 
 
 def _pool_of(history: DeviceHistory, event: int) -> int:

@@ -15,7 +15,9 @@ from snapscope.analyses.projection import Projection
 from snapscope.analyses.request import Request
 
 _FULL_SHARE: Final = 0.15
-_NEARLY_FULL_SHARE: Final = 0.3
+_FULL_OF_FEW_HOLES: Final = 0.3
+_FULL_IN_FIRST_STEP: Final = 0.35
+_FULL_WHILE_GROWING: Final = 0.5
 
 
 class Cause(str, Enum):
@@ -114,14 +116,13 @@ def _causes(request: Request, room: Room, *, is_full: bool) -> Iterator[Cause]:
     """Yield every cause that holds, in the order of precedence."""
     wanted, free = request.requested_bytes, request.device_free_bytes or 0
     has_hole = request.largest_hole_bytes >= wanted
-    is_capture = _is_capture(request)
     if request.device_free_bytes is not None and free >= request.driver_bytes:
         yield Cause.LIMIT
         # What the driver had wasn't to be had: only cached memory could have served.
         free = 0
     if request.pending_bytes and request.largest_with_pending_bytes >= wanted and not has_hole:
         yield Cause.PENDING_FREE
-    if is_capture and free < request.driver_bytes <= free + request.returnable_bytes:
+    if request.is_capture and free < request.driver_bytes <= free + request.returnable_bytes:
         yield Cause.CAPTURE
     if 0 < room.short_by_bytes <= request.private_pool_bytes:
         yield Cause.PRIVATE_POOL
@@ -137,20 +138,12 @@ def _causes(request: Request, room: Room, *, is_full: bool) -> Iterator[Cause]:
         yield Cause.FITTING_HOLE
 
 
-def _is_capture(request: Request) -> bool:
-    """Tell whether a capture was underway.
-
-    Outside of one the allocator gives every wholly free segment of ordinary pools back before it
-    gives up (`release_cached_blocks`): one that is still there shows that it was not allowed to.
-    """
-    return request.returnable_bytes > 0
-
-
 def _is_full(request: Request, room: Room, projection: Projection | None, *, is_first_step: bool) -> bool:
     """Tell whether the card was full, whatever its holes sum to.
 
-    Where nothing shows what was to come: less than about a seventh unused; or less than a third
-    of which little is in holes, but most at the driver, in less than the segment wanted.
+    Where nothing shows what was to come: less than about a seventh unused. More, where the rest
+    is at the driver in less than the segment wanted; in a first step of training; and where
+    the program had only grown so far.
     """
     if projection is not None:
         if projection.needed_bytes > room.left_bytes:
@@ -159,6 +152,11 @@ def _is_full(request: Request, room: Room, projection: Projection | None, *, is_
             return False
     if request.largest_hole_bytes >= request.requested_bytes:
         return False
-    has_few_holes = is_first_step or room.holes_bytes < _FULL_SHARE * room.room_bytes
-    limit = _NEARLY_FULL_SHARE if has_few_holes else _FULL_SHARE
+    limit = _FULL_SHARE
+    if room.holes_bytes < _FULL_SHARE * room.room_bytes:
+        limit = _FULL_OF_FEW_HOLES
+    if is_first_step:
+        limit = _FULL_IN_FIRST_STEP
+    if request.has_only_grown:
+        limit = _FULL_WHILE_GROWING
     return room.left_bytes < limit * room.room_bytes

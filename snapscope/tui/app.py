@@ -297,7 +297,7 @@ def _open_other_device(job: tuple[ViewState, int]) -> ViewState:
     """Open a device at its own answer, looked at in the same way."""
     state, device = job
     history = DeviceHistory(state.history.snapshot, device, sites=state.history.sites, rules=state.history.rules)
-    opened = open_device(history)
+    opened = open_device(history, capacity_bytes=state.request.capacity_bytes)
     focus = make_focus(history, state.focus.pattern) if state.focus is not None else None
     return replace(
         state,

@@ -104,7 +104,11 @@ class Loader:
             snapshot = self._read()
         self._report(Progress(stage=Stage.REPLAYING))
         history = DeviceHistory(snapshot, request.device, sites=Sites(snapshot.stacks), rules=request.rules)
-        opened = open_device(history, on_classify=lambda: self._report(Progress(stage=Stage.CLASSIFYING)))
+        opened = open_device(
+            history,
+            capacity_bytes=request.capacity_bytes,
+            on_classify=lambda: self._report(Progress(stage=Stage.CLASSIFYING)),
+        )
         return first_state(request, opened)
 
     def _read(self) -> Snapshot:

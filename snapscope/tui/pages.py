@@ -10,6 +10,8 @@ from textual.content import Content
 
 from snapscope.analyses.moments import format_time
 from snapscope.escaping import escape
+from snapscope.render.oom import oom_text
+from snapscope.render.page import Page
 from snapscope.tui.commands import ledger_command
 from snapscope.tui.phrases import QUIET, STRONG, WARNING, device_name, format_span
 from snapscope.tui.state import ViewState
@@ -17,6 +19,7 @@ from snapscope.units import format_bytes, format_count, format_share
 
 _INDENT: Final = 15
 _KEYS_INDENT: Final = 20
+_VERDICT_ROWS: Final = 10
 
 
 def help_page(width: int, *, pane: str, pane_help: str, keys: Mapping[str, Iterable[tuple[str, str]]]) -> Content:
@@ -60,6 +63,16 @@ def notices_page(width: int, state: ViewState) -> Content:
     if not notices:
         lines.append(Content("  none: the file agrees with itself"))
     return Content("\n").join(lines)
+
+
+def verdict_page(width: int, state: ViewState) -> Content:
+    """Say why the last request failed: the page of `snapscope oom`."""
+    report = state.opened.oom
+    if report is None:
+        return Content("no oom event in this history")
+    text = oom_text(state.history, report, Page(width=width), top=_VERDICT_ROWS)
+    first, _, rest = text.partition("\n")
+    return Content.assemble((first, STRONG), f"\n{rest}")
 
 
 def command_page(width: int, state: ViewState) -> Content:

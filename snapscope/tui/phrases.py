@@ -12,10 +12,12 @@ from textual.content import Content
 
 from snapscope.analyses.coverage import Coverage, Head
 from snapscope.analyses.moments import Peak
+from snapscope.analyses.oom import Failure
 from snapscope.escaping import escape
 from snapscope.history import DeviceHistory
 from snapscope.model import HOST_DEVICE, NO_TIME, Action
 from snapscope.replay import BEFORE
+from snapscope.sites import NO_STACK_LABEL
 from snapscope.tui.kinds import is_inferred, place_in_run
 from snapscope.tui.state import ViewState
 from snapscope.units import format_bytes, format_count, format_delta, format_share
@@ -180,9 +182,9 @@ def coverage_phrase(coverage: Coverage) -> Phrase:
 
 def answer_line(state: ViewState, width: int) -> Content:
     """Return the answer: the failed request where there is one, else the peak."""
-    ooms = state.history.tables.events.oom_events
-    if len(ooms):
-        return _oom_line(state, int(ooms[-1]), len(ooms), width)
+    report = state.opened.oom
+    if report is not None and report.last is not None:
+        return _oom_line(report.last, report.num_ooms, width)
     peaks, totals = state.opened.peaks, state.history.totals
     peak = peaks.requested
     if state.opened.coverage.head is Head.NO_HISTORY:
@@ -209,23 +211,25 @@ def answer_line(state: ViewState, width: int) -> Content:
     return fit(phrases, width)
 
 
-def _oom_line(state: ViewState, event: int, num_ooms: int, width: int) -> Content:
-    events, totals = state.history.tables.events, state.history.totals
-    asked = format_bytes(int(events.size_bytes[event]))
-    free = int(events.oom_device_free_bytes[-1])
+def _oom_line(failure: Failure, num_ooms: int, width: int) -> Content:
+    request, balance = failure.request, failure.balance
+    asked = format_bytes(request.requested_bytes)
+    free = "unknown" if request.device_free_bytes is None else format_bytes(request.device_free_bytes)
+    cause = failure.verdict.cause.value
     phrases = [
-        Phrase(Content.styled(f"OOM at {event_name(event)}", BAD)),
+        Phrase(Content.styled(f"OOM: {cause} [v]", BAD), 0, Content.styled(f"OOM: {cause}", BAD)),
         Phrase(Content.styled(f"asked {asked} (rounded)", STRONG), 0, Content.styled(f"asked {asked}", STRONG)),
-        Phrase(Content(f"device free {format_bytes(free) if free >= 0 else 'unknown'}")),
+        Phrase(Content(f"device free {free}"), 2),
+        Phrase(Content(f"holes {format_bytes(request.holes_bytes)}"), 3),
         # The line below has both for the event under the cursor, which at first is this one.
-        Phrase(Content(f"reserved {format_bytes(int(totals.reserved_bytes[event + 1]))}"), 3),
-        Phrase(Content(f"live {format_bytes(int(totals.requested_bytes[event + 1]))}"), 2),
+        Phrase(Content(f"reserved {format_bytes(balance.reserved_bytes)}"), 6),
+        Phrase(Content(f"live {format_bytes(balance.requested_bytes)}"), 5),
     ]
-    site = state.history.sites.of_stack(int(events.stack[event]))
-    if site.file:
-        label = escape(site.label)
-        if len(label) > _SITE_CELLS:
-            label = escape(f"{site.file.rpartition('/')[2]}:{site.line}", limit=_SITE_CELLS)
+    label = escape(failure.site)
+    if len(label) > _SITE_CELLS:
+        label = escape(label.rpartition("/")[2], limit=_SITE_CELLS)
+    # `(C++ backward)` says where, `(no stack)` and the like don't.
+    if failure.site != NO_STACK_LABEL:
         phrases.insert(2, Phrase(Content.styled(f"in {label}", STRONG), 1))
     if num_ooms > 1:
         phrases.append(Phrase(Content.styled(f"the last of {num_ooms} [o]", QUIET), 4))

@@ -14,6 +14,7 @@ import numpy as np
 from snapscope.analyses.coverage import Coverage, Head, find_coverage
 from snapscope.analyses.ledger import By
 from snapscope.analyses.moments import Peaks, find_moment, find_peaks
+from snapscope.analyses.oom import OomReport, find_oom
 from snapscope.analyses.selection import select
 from snapscope.classify.user_rules import UserRule
 from snapscope.history import DeviceHistory
@@ -65,12 +66,14 @@ class OpenedDevice:
         peaks: its four peaks.
         coverage: what the file tells about it.
         has_history: whether there is a course of events to show, not only a final state.
+        oom: why it ran out of memory, for the last `oom` event; None without one.
     """
 
     history: DeviceHistory
     peaks: Peaks
     coverage: Coverage
     has_history: bool
+    oom: OomReport | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -149,11 +152,14 @@ class ViewState:
         return int(behind[0] if len(behind) else ooms[0])
 
 
-def open_device(history: DeviceHistory, *, on_classify: Callable[[], None] | None = None) -> OpenedDevice:
-    """Work out everything that is slow: the replays, the totals, the coverage, the categories, the steps.
+def open_device(
+    history: DeviceHistory, *, capacity_bytes: int | None = None, on_classify: Callable[[], None] | None = None
+) -> OpenedDevice:
+    """Work out everything that is slow: the replays, the totals, the coverage, the categories, the steps, the verdict.
 
     Args:
         history: the device.
+        capacity_bytes: the card's size, if the user gave it.
         on_classify: called when the replays are done.
     """
     peaks = find_peaks(history)
@@ -168,6 +174,7 @@ def open_device(history: DeviceHistory, *, on_classify: Callable[[], None] | Non
         peaks=peaks,
         coverage=coverage,
         has_history=coverage.head is not Head.NO_HISTORY and bool(moves.any()),
+        oom=find_oom(history, capacity_bytes=capacity_bytes) if len(history.tables.events.oom_events) else None,
     )
 
 

@@ -22,7 +22,7 @@ class PageScreen(ModalScreen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter,question_mark,i,exclamation_mark,c", "close", "Close", show=False),
+        Binding("escape,q,enter,question_mark,i,exclamation_mark,c,v", "close", "Close", show=False),
         Binding("j", "scroll(1)", "Down", show=False),
         Binding("k", "scroll(-1)", "Up", show=False),
     ]

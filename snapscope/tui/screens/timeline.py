@@ -72,7 +72,7 @@ class TimelineScreen(ViewScreen):
     def key_order(self) -> tuple[str, ...]:
         """Offer the way back first, where there is one."""
         first = ("maximise",) if self.has_class("-one-pane") else ()
-        acts = "cells open go next_oom zoom go_to filter toggle_calls next_by focus_next next_device maximise"
+        acts = "cells open go next_oom verdict zoom go_to filter toggle_calls next_by focus_next next_device maximise"
         return (*first, *acts.split())
 
     def key_names(self) -> dict[str, str]:

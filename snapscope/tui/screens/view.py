@@ -19,7 +19,7 @@ from snapscope.analyses.ledger import By
 from snapscope.analyses.moments import FORMS, find_moment
 from snapscope.analyses.selection import compile_pattern
 from snapscope.tui.commands import ledger_command
-from snapscope.tui.pages import command_page, help_page, notices_page
+from snapscope.tui.pages import command_page, help_page, notices_page, verdict_page
 from snapscope.tui.screens.page import PageScreen
 from snapscope.tui.screens.prompt import PromptScreen
 from snapscope.tui.state import ViewState
@@ -34,6 +34,7 @@ class ViewScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("p", "go('peak')", "peak: go to the peak of requested bytes"),
         Binding("o", "next_oom", "OOM: go to the next out-of-memory event"),
+        Binding("v", "verdict", "verdict: why memory ran out, and what would have helped"),
         Binding("r", "go('peak-reserved')", "reserved peak: go to the peak of reserved bytes", show=False),
         Binding("g", "go_to", "go: to an event, a time, a peak"),
         Binding("full_stop", "step(1)", "one event forward", key_display=".", show=False),
@@ -91,7 +92,7 @@ class ViewScreen(Screen[None]):
         state = self.state
         if state is None:
             return action in ("help", "quit", "leave")
-        if action == "next_oom":
+        if action in ("next_oom", "verdict"):
             return bool(len(state.history.tables.events.oom_events))
         if action == "next_device":
             return len(state.history.snapshot.devices) > 1
@@ -179,6 +180,11 @@ class ViewScreen(Screen[None]):
             self.shared.filter_by("")
 
     # -- pages ------------------------------------------------------------------------------
+
+    def action_verdict(self) -> None:
+        """Show why the last request failed."""
+        if self.state is not None and self.state.opened.oom is not None:
+            self.app.push_screen(PageScreen(title="verdict", text=partial(verdict_page, state=self.state)))
 
     def action_notices(self) -> None:
         """Show what the file covers and what is odd about it."""
