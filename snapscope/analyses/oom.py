@@ -13,7 +13,7 @@ from snapscope.analyses.moments import Moment, find_moment, moment_at
 from snapscope.analyses.pinning import PinRow, find_cells, pin_rows
 from snapscope.analyses.pools import PendingRow, PoolRow, pending_rows, pool_rows
 from snapscope.analyses.projection import project
-from snapscope.analyses.releases import Release, find_retries, release_before
+from snapscope.analyses.releases import Release, Unwinding, find_retries, find_unwinding, release_before
 from snapscope.analyses.remedies import Remedy, find_remedies
 from snapscope.analyses.request import Request, read_request
 from snapscope.analyses.step_match import match_earlier_step
@@ -83,6 +83,8 @@ class OomReport:
         growth: what grew since the same place of an earlier step; None where there is none.
         remedies: what would have helped.
         retries: releases after which the call was served after all.
+        unwinding: without any `oom` event: the frees that the history ends with, which an exception
+            may have caused.
     """
 
     failures: tuple[Failure, ...]
@@ -95,6 +97,7 @@ class OomReport:
     growth: Growth | None
     remedies: tuple[Remedy, ...]
     retries: tuple[Release, ...]
+    unwinding: Unwinding | None = None
 
     @property
     def last(self) -> Failure | None:
@@ -132,6 +135,7 @@ def find_oom(
             growth=None,
             remedies=(),
             retries=retries,
+            unwinding=find_unwinding(history) if history.num_events else None,
         )
     last = failures[-1]
     event = last.at.event

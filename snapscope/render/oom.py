@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from snapscope.analyses.growth import Growth
@@ -47,6 +48,7 @@ def oom_json(history: DeviceHistory, report: OomReport) -> bytes:
             "growth": _growth(report.growth),
             "remedies": [_remedy(history, remedy) for remedy in report.remedies],
             "retries": [_release(release) for release in report.retries],
+            "unwound": None if report.unwinding is None else asdict(report.unwinding),
             "message": [] if last is None else [
                 {"text": text, "bytes": size, "meaning": meaning} for text, size, meaning in message_parts(last)
             ],
@@ -244,8 +246,15 @@ def _write_none(history: DeviceHistory, report: OomReport, page: Page, *, top: i
             f"of {format_bytes(state.capacity_bytes)} that left {format_bytes(state.capacity_bytes - peak)} for all "
             f"else: the CUDA context, NCCL, other processes, and the request that failed, if one did"
         )
-    page.line("a dump made after the exception misses what unwinding freed: dump from an observer, or")
-    page.line("torch._C._cuda_attach_out_of_memory_observer(lambda *_: torch.cuda.memory._dump_snapshot('oom.pickle'))")
+    if report.unwinding is not None:
+        unwound = report.unwinding
+        page.line(
+            f"the history ends by freeing {format_bytes(unwound.freed_bytes)} of activations and temporary results, of "
+            f"{format_bytes(unwound.live_bytes)} live: an exception does so. Before it: --at event:{unwound.event}"
+        )
+    page.line("a dump made after the exception misses what unwinding freed; to dump when a request fails:")
+    page.line("  torch._C._cuda_attach_out_of_memory_observer(")
+    page.line("      lambda *_: torch.cuda.memory._dump_snapshot('oom.pickle'))")
     page.title(f"by category {when(report.ledger.at)}")
     write_categories(page, report.ledger)
     page.title("who holds it")
