@@ -207,6 +207,6 @@ def _check_growth(limit: int, growth: Growth | None) -> list[FailedGate]:
     return [
         FailedGate(
             gate=gate, what="growth per step", limit_bytes=limit, value_bytes=growth.per_step_bytes,
-            reason=f"live bytes grow by {format_bytes(growth.per_step_bytes)} per step, more than {format_bytes(limit)}",
+            reason=f"live bytes grow by {format_bytes(growth.per_step_bytes)} a step, more than {format_bytes(limit)}",
         )
     ]  # fmt: skip

@@ -90,6 +90,7 @@ def failure_of(history: DeviceHistory, failure: Failure) -> dict[str, Any]:
         "short_by_bytes": verdict.room.short_by_bytes,
         "needed_bytes": None if projection is None else projection.needed_bytes,
         "needed_basis": None if projection is None else projection.basis,
+        "full_because": None if verdict.full is None else verdict.full.value,
         "room_bytes": verdict.room.room_bytes,
         "left_bytes": verdict.room.left_bytes,
         "ladder": balance_of(failure.balance),
@@ -103,7 +104,7 @@ def _no_failure() -> dict[str, Any]:
         "device_free_bytes", "request_pool", "request_pool_holes_bytes", "request_pool_num_holes",
         "request_pool_largest_hole_bytes", "request_pool_usable_hole_bytes", "request_pool_pending_bytes",
         "other_stream_holes_bytes", "other_size_class_bytes", "private_pool_bytes", "short_by_bytes", "needed_bytes",
-        "needed_basis", "room_bytes", "left_bytes", "ladder",
+        "needed_basis", "full_because", "room_bytes", "left_bytes", "ladder",
     )  # fmt: skip
     return {"verdict": "none", "also": [], "answer": NO_EVENT, **dict.fromkeys(keys)}
 

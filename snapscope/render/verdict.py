@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from snapscope.analyses.oom import Failure
-from snapscope.analyses.verdict import Cause
+from snapscope.analyses.verdict import Cause, Full
 from snapscope.units import count_of, format_bytes, format_share
 
 
@@ -78,16 +78,18 @@ def _capacity(failure: Failure) -> str:
             f"Not fragmentation: even if every unallocated byte were one piece it would be {_best_case(failure)}, "
             f"{format_bytes(room.short_by_bytes)} short of the {format_bytes(request.requested_bytes)} asked for"
         )
+    left = (
+        f"{format_share(room.live_bytes, room.room_bytes)} of {format_bytes(room.room_bytes)} were in use, "
+        f"{format_bytes(room.left_bytes)} were left"
+    )
     holes = f"this request found {_holes(failure)}"
-    live = f"{format_share(room.live_bytes, room.room_bytes)} of {format_bytes(room.room_bytes)} were in use"
-    if projection is not None and projection.needed_bytes > room.left_bytes:
+    if failure.verdict.full is Full.NEED and projection is not None:
         least = "at least " if projection.is_lower_bound else ""
         return (
-            f"The card is full: {live}, {format_bytes(room.left_bytes)} were left, and the step still needed "
-            f"{least}{format_bytes(projection.needed_bytes)} ({projection.explanation}): "
-            f"{format_bytes(projection.needed_bytes - room.left_bytes)} short; {holes}"
+            f"The card is full: {left}, and the step still needed {least}{format_bytes(projection.needed_bytes)} "
+            f"({projection.explanation}): {format_bytes(projection.needed_bytes - room.left_bytes)} short; {holes}"
         )
-    return f"The card is full: {live}, {format_bytes(room.left_bytes)} were left; {holes}"
+    return f"{_FULL[failure.verdict.full]}: {left}; {holes}"
 
 
 def _other_stream(failure: Failure) -> str:
@@ -153,6 +155,14 @@ def stream_name(stream: int) -> str:
     """Name a raw stream handle: small ones as numbers, pointers in hexadecimal."""
     return f"{stream:#x}" if stream > 9 else str(stream)
 
+
+_FULL: Final = {
+    Full.SHARE: "The card is full",
+    Full.FEW_HOLES: "The card is nearly full, and what is left is not in holes",
+    Full.FIRST_STEP: "The card is nearly full in a first step, with gradients or optimizer states still to come",
+    Full.ONLY_GROWN: "The program had only grown so far, and there is no room for more of it",
+    None: "No hole fits, and the driver has less than a segment",
+}
 
 _ANSWERS: Final[dict[Cause, Callable[[Failure], str]]] = {
     Cause.LIMIT: _limit,
