@@ -62,7 +62,7 @@ class DiffRow:
     @property
     def moved(self) -> tuple[str, str] | None:
         """Where the site was and is, if it is shown otherwise now; None else."""
-        if self.before is None or self.after is None or self.before.label == self.after.label:
+        if self.before is None or self.after is None or not self.after.key or self.before.label == self.after.label:
             return None
         # Another line of the same site may weigh most now: that is no move.
         if self.before.key == self.after.key and set(self.before.lines) & set(self.after.lines):

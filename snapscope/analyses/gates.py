@@ -81,6 +81,20 @@ def parse_limit(text: str) -> Limit:
     return Limit(text=text, what=what, num_bytes=None, millionths=int(whole) * 10_000 + int(fraction.ljust(4, "0")[:4]))
 
 
+def parse_check_limit(text: str, *, is_category: bool = False) -> Limit:
+    """Parse `2GiB` or `10%`, or `CATEGORY=2GiB`.
+
+    Raises:
+        UsageError: the text is no such limit.
+    """
+    limit = parse_limit(text)
+    if is_category and limit.what not in CATEGORY_LABELS:
+        raise UsageError(f"{text!r} is no limit of a category: write one of {', '.join(CATEGORY_LABELS)}, = and a size")
+    if not is_category and limit.what != "peak":
+        raise UsageError(f"{text!r} is no limit: write a size, or a share such as 10%")
+    return limit
+
+
 def failed_limits(diff: Diff, *, above: Iterable[Limit] = (), below: Iterable[Limit] = ()) -> tuple[FailedGate, ...]:
     """Return the limits that a difference passes.
 

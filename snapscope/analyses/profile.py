@@ -21,7 +21,7 @@ from snapscope.analyses.moments import Moment, Peaks, find_peaks
 from snapscope.classify.fine import FINE_LABELS
 from snapscope.classify.material import Category, Confidence
 from snapscope.history import DeviceHistory
-from snapscope.model import Int64Column
+from snapscope.model import Int64Column, Notice
 from snapscope.replay import BEFORE
 from snapscope.sites import FrameKind, Site
 
@@ -85,6 +85,7 @@ class MemoryProfile:
         settings: allocator settings by name.
         has_stacks: whether any live byte has a Python frame.
         num_ooms: `oom` events.
+        notices: oddities of the file.
     """
 
     name: str
@@ -108,6 +109,7 @@ class MemoryProfile:
     settings: dict[str, str] = field(default_factory=dict)
     has_stacks: bool
     num_ooms: int
+    notices: tuple[Notice, ...] = ()
 
 
 def profile(history: DeviceHistory, at: Moment) -> MemoryProfile:
@@ -143,6 +145,7 @@ def profile(history: DeviceHistory, at: Moment) -> MemoryProfile:
         settings=_settings(history),
         has_stacks=any(entry.key for entry in sites),
         num_ooms=len(history.tables.events.oom_events),
+        notices=history.notices,
     )
 
 

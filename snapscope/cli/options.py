@@ -112,6 +112,11 @@ def capacity_option(function: _Function) -> _Function:
     return click.option("--capacity", type=_Size(), metavar="SIZE", help="The card's size, e.g. 80GiB.")(function)
 
 
+def size_option(name: str, text: str) -> Callable[[_Function], _Function]:
+    """Make a decorator that adds an option of a size in bytes."""
+    return click.option(name, type=_Size(), metavar="SIZE", help=text)
+
+
 def frame_options(function: _Function) -> _Function:
     """Add --focus and --ignore."""
     function = click.option(

@@ -20,6 +20,8 @@ VERBS: Final = {
     "lifetimes": "One row per allocation, from birth to death.",
     "steps": "One row per step of the run, and its phases.",
     "explain": "One allocation: its life, its stack, its neighbours.",
+    "diff": "Why the peak of one snapshot differs from another's.",
+    "baseline": "A small file to commit, which stands in for a snapshot.",
     "graph": "The graph of what reuses whose memory.",
 }
 
