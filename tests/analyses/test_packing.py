@@ -17,6 +17,7 @@ from snapscope.analyses.packing import (
     GRANULE_BYTES,
     Packing,
     by_size,
+    in_time,
     pack_lifetimes,
     peak_load,
     place,
