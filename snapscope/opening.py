@@ -23,4 +23,4 @@ def load_snapshot(source: str | os.PathLike[str] | bytes | BinaryIO, *, progress
     # The collector stays off until the columns are built: its first turn over the new dicts
     # would cost as much as building them.
     with paused_gc():
-        return normalise(read_snapshot(source, progress=progress))
+        return normalise(read_snapshot(source, progress=progress, as_columns=True))

@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from snapscope import __version__
+from snapscope.native import reader_name
 
 VERBS: Final = {
     "open": "Explore a snapshot in the terminal UI.",
@@ -60,7 +61,9 @@ class _LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Example: snapscope open snap.pickle. Every verb has its own --help.",
 )
-@click.version_option(__version__, "--version", prog_name="snapscope", message="%(prog)s %(version)s")
+@click.version_option(
+    __version__, "--version", prog_name="snapscope", message=f"%(prog)s %(version)s ({reader_name()} reader)"
+)
 def root() -> None:
     """Read a PyTorch memory snapshot: what filled the GPU, when, and whose code asked for it.
 

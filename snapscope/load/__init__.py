@@ -1,6 +1,7 @@
 """Path, stdin, bytes or stream → `RawSnapshot`: the only code that opens input.
 
     source ─► containers ─► detect ─► html | json_reader | pickle_reader (scanner) ─► unwrap
+                                                         | native_reader
 
 A file is told by its content, never by its name. Nothing in it is trusted: no code runs, and memory and
 time stay in proportion to its size (see `scanner`).
@@ -9,6 +10,7 @@ time stay in proportion to its size (see `scanner`).
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +19,25 @@ from snapscope.load.containers import MAX_PICKLE_RATIO, unpack
 from snapscope.load.detect import HEAD_BYTES, Encoding, detect_encoding
 from snapscope.load.html import read_page
 from snapscope.load.json_reader import read_json
+from snapscope.load.native_reader import Abandoned, EventColumns, read_columns
 from snapscope.load.pickle_reader import Unpickled, paused_gc, read_pickle
 from snapscope.load.quoting import quote_bytes, quote_text
 from snapscope.load.scanner import MAX_TRAILING_BYTES
-from snapscope.load.source import CountedSource, Input, Progress, input_name, open_source
-from snapscope.load.unwrap import RawValue, find_snapshot
+from snapscope.load.source import (
+    CountedSource,
+    Input,
+    PeekReader,
+    Progress,
+    can_read_again,
+    input_name,
+    open_source,
+    opened_again,
+)
+from snapscope.load.unwrap import Found, RawValue, find_snapshot
 from snapscope.model import Notice, Source
+from snapscope.native import core
 
-__all__ = ["Input", "Progress", "RawSnapshot", "paused_gc", "read_marked_json", "read_snapshot"]
+__all__ = ["EventColumns", "Input", "Progress", "RawSnapshot", "paused_gc", "read_marked_json", "read_snapshot"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +45,8 @@ class RawSnapshot:
     """A snapshot as PyTorch made it, unchecked.
 
     Attributes:
-        value: a dict with `segments` or `device_traces`, or the bare list of segments.
+        value: a dict with `segments` or `device_traces`, or the bare list of segments; a trace may be
+            `EventColumns`.
         source: where it came from and how it was wrapped.
         notices: what was odd about the file.
         stream_bytes: bytes of the pickle or JSON, unpacked: no count in the snapshot can honestly be
@@ -45,7 +59,7 @@ class RawSnapshot:
     stream_bytes: int
 
 
-def read_snapshot(source: Input, *, progress: Progress | None = None) -> RawSnapshot:
+def read_snapshot(source: Input, *, progress: Progress | None = None, as_columns: bool = False) -> RawSnapshot:
     """Read a snapshot from a path, from stdin (`-`), from bytes, or from a binary stream.
 
     The garbage collector is off meanwhile. When it comes back on, its first turn walks through the
@@ -55,6 +69,7 @@ def read_snapshot(source: Input, *, progress: Progress | None = None) -> RawSnap
         source: what to read; a stream is read to its end and stays open.
         progress: called about every MiB with the bytes read, as stored, and their total if known. It may
             raise an exception of its own to stop the reading.
+        as_columns: let the compiled reader make `EventColumns` of traces, where it is there and can.
 
     Raises:
         InputError: it can't be read, can't be trusted, or is no snapshot; the subclass tells which,
@@ -62,8 +77,15 @@ def read_snapshot(source: Input, *, progress: Progress | None = None) -> RawSnap
     """
     name = input_name(source)
     try:
-        with paused_gc(), open_source(source, progress=progress) as counted:
-            return _read(counted, name)
+        with paused_gc():
+            if as_columns and core() is not None and can_read_again(source):
+                try:
+                    with opened_again(source, progress=progress) as counted:
+                        return _read(counted, name, read_columns)
+                except Abandoned:
+                    pass  # the Python path sees more
+            with open_source(source, progress=progress) as counted:
+                return _read(counted, name, read_pickle)
     except InputError as error:
         raise type(error)(f"{quote_text(name, limit=300)}: {error}") from None
 
@@ -91,7 +113,7 @@ def read_marked_json(source: Input, mark: str) -> Any:
         raise type(error)(f"{quote_text(name, limit=300)}: {error}") from None
 
 
-def _read(source: CountedSource, name: str) -> RawSnapshot:
+def _read(source: CountedSource, name: str, read: Callable[[PeekReader], Unpickled]) -> RawSnapshot:
     stream, containers = unpack(source)
     encoding = detect_encoding(stream.peek(HEAD_BYTES))
     notices: list[Notice] = []
@@ -110,7 +132,7 @@ def _read(source: CountedSource, name: str) -> RawSnapshot:
     protocol: int | None = None
     if encoding is Encoding.PICKLE:
         source.max_ratio = MAX_PICKLE_RATIO
-        unpickled = read_pickle(stream)
+        unpickled = _checked(stream, read)
         value, stream_bytes, protocol = unpickled.value, unpickled.stream_bytes, unpickled.protocol
         if unpickled.trailing_bytes:
             notices.append(
@@ -126,7 +148,7 @@ def _read(source: CountedSource, name: str) -> RawSnapshot:
     else:
         raise NotASnapshotError("an HTML page inside an HTML page")
     source.finish()
-    found = find_snapshot(value)
+    found = _found(value, is_native=encoding is Encoding.PICKLE and read is read_columns)
     if found.path:
         where = ", ".join(found.path)
         containers += (f"wrapper {where}",)
@@ -147,6 +169,28 @@ def _read(source: CountedSource, name: str) -> RawSnapshot:
         notices=tuple(notices),
         stream_bytes=stream_bytes,
     )
+
+
+def _checked(stream: PeekReader, read: Callable[[PeekReader], Unpickled]) -> Unpickled:
+    """Read a pickle; what the compiled reader stumbles over, the Python path meets again and reports."""
+    try:
+        return read(stream)
+    except InputError:
+        if read is read_columns:
+            raise Abandoned from None
+        raise
+
+
+def _found(value: Any, *, is_native: bool) -> Found:
+    try:
+        found = find_snapshot(value)
+    except InputError:
+        if is_native:
+            raise Abandoned from None
+        raise
+    if is_native and found.value is not value and not isinstance(value, list):
+        raise Abandoned
+    return found
 
 
 def _describe_rest(unpickled: Unpickled) -> str:

@@ -148,6 +148,31 @@ def open_source(source: Input, *, progress: Progress | None = None) -> Iterator[
         yield CountedSource(source, progress=progress)
 
 
+def can_read_again(source: Input) -> bool:
+    """Tell whether the input can be read twice: a file or bytes can, a pipe can't."""
+    if isinstance(source, bytes):
+        return True
+    if isinstance(source, (str, os.PathLike)):
+        path = os.fspath(source)
+        return path != "-" and os.path.isfile(path)
+    return _remaining_bytes(source) is not None
+
+
+@contextmanager
+def opened_again(source: Input, *, progress: Progress | None = None) -> Iterator[CountedSource]:
+    """Open the input as `open_source` does; a stream is set back if the reading fails."""
+    if isinstance(source, (bytes, str, os.PathLike)):
+        with open_source(source, progress=progress) as counted:
+            yield counted
+        return
+    start = source.tell()
+    try:
+        yield CountedSource(source, progress=progress)
+    except BaseException:
+        source.seek(start)
+        raise
+
+
 def _open_path(path: str) -> BinaryIO:
     if os.path.isdir(path):  # said first: Windows calls opening a directory "permission denied"
         raise InputError("is a directory: name the snapshot files inside it")

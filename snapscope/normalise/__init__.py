@@ -12,7 +12,7 @@ import numpy as np
 
 from snapscope.errors import HostileError, InputError, MalformedError
 from snapscope.escaping import escape
-from snapscope.load import RawSnapshot
+from snapscope.load import EventColumns, RawSnapshot
 from snapscope.model import HOST_DEVICE, AnnotationTable, DeviceTables, EventTable, Snapshot, Stage
 from snapscope.normalise.columns import integers
 from snapscope.normalise.events import PoolInterner, normalise_trace
@@ -65,7 +65,7 @@ def _normalise(raw: RawSnapshot) -> Snapshot:
     tables = normalise_segments(segments, what="segment", **shared)
     events: dict[int, EventTable] = {}
     for ordinal, trace in enumerate(traces):
-        if not isinstance(trace, list):
+        if not isinstance(trace, (list, EventColumns)):
             raise MalformedError(f"device_traces[{ordinal}] is no list")
         events[ordinal] = normalise_trace(trace, what=f"trace of device {ordinal}", **shared)
     if len(tables.keys() | events.keys()) > _MAX_DEVICES:
@@ -73,8 +73,7 @@ def _normalise(raw: RawSnapshot) -> Snapshot:
     if host_segments or host_traces:
         tables |= normalise_segments(host_segments, what="host segment", device=HOST_DEVICE, **shared)
         # PyTorch 2.14 writes one flat list; a list of lists would follow device_traces.
-        flat = [event for trace in host_traces for event in (trace if isinstance(trace, list) else (trace,))]
-        events[HOST_DEVICE] = normalise_trace(flat, what="host trace", **shared)
+        events[HOST_DEVICE] = normalise_trace(_flat(host_traces), what="host trace", **shared)
 
     annotations = _annotations(_list_of(value, "external_annotations"), stacks.strings, notices)
     _note_oddities(stacks, pools, notices)
@@ -93,17 +92,26 @@ def _normalise(raw: RawSnapshot) -> Snapshot:
     )
 
 
+def _flat(traces: list[Any]) -> list[Any] | EventColumns:
+    # Where the reader made columns of a trace, it is the only one.
+    if len(traces) == 1 and isinstance(traces[0], EventColumns):
+        return traces[0]
+    return [event for trace in traces for event in (trace if isinstance(trace, list) else (trace,))]
+
+
 def _list_of(value: dict[str, Any], key: str) -> list[Any]:
     found = value.get(key)
     if found is None:
         return []
+    if isinstance(found, EventColumns):
+        return [found]
     if not isinstance(found, (list, tuple)):
         raise MalformedError(f"{key!r} is no list (a {type(found).__name__})")
     return list(found)
 
 
 def _nested(traces: Sequence[Any]) -> list[Any]:
-    return [trace for trace in traces if isinstance(trace, list)]
+    return [trace for trace in traces if isinstance(trace, (list, EventColumns))]
 
 
 def _check_counts(segment_lists: Sequence[list[Any]], traces: Sequence[Any], stream_bytes: int) -> None:
@@ -112,7 +120,7 @@ def _check_counts(segment_lists: Sequence[list[Any]], traces: Sequence[Any], str
     A pickle can refer to one list a million times in two bytes each; a real snapshot
     shares frames only, and every event and block costs dozens of bytes.
     """
-    num_entries = sum(len(trace) for trace in traces if isinstance(trace, list))
+    num_entries = sum(len(trace) for trace in traces if isinstance(trace, (list, EventColumns)))
     for segments in segment_lists:
         num_entries += len(segments)
         for segment in segments:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from snapscope.errors import MalformedError
+from snapscope.load import EventColumns
 from snapscope.model import (
     NO_TIME,
     UNKNOWN_BYTES,
@@ -37,7 +38,7 @@ from snapscope.normalise.notices import NoticeLog
 
 _KNOWN_ACTIONS: Final = {action.name.lower(): int(action) for action in Action if action is not Action.OTHER}
 # The keys that most events have, and what stands for one that an event lacks.
-_DEFAULTS: Final[dict[str, Any]] = {
+DEFAULTS: Final[dict[str, Any]] = {
     "action": None,
     "addr": 0,
     "size": UNKNOWN_BYTES,
@@ -49,8 +50,8 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "pool_id": None,
     "category": None,
 }
-_TEXT_KEYS: Final = frozenset(("action", "compile_context", "user_metadata", "category"))
-_QUIET_KEYS: Final = frozenset(("device_free",))
+TEXT_KEYS: Final = frozenset(("action", "compile_context", "user_metadata", "category"))
+QUIET_KEYS: Final = frozenset(("device_free",))
 _MAX_NAMES: Final = 20
 # Bounds of free text: a file may share one long string among any number of entries.
 _MAX_PAIRS: Final = 20
@@ -98,7 +99,7 @@ class PoolInterner:
 
 
 def normalise_trace(
-    events: Sequence[Any],
+    events: Sequence[Any] | EventColumns,
     *,
     what: str,
     stacks: StackInterner,
@@ -108,7 +109,7 @@ def normalise_trace(
     """Turn one device's trace into columns.
 
     Args:
-        events: the list from the file, untrusted.
+        events: the list from the file, untrusted, or what the compiled reader made of it.
         what: how to call it in messages.
         stacks, pools: the snapshot's interners.
         notices: receives what was odd.
@@ -116,7 +117,35 @@ def normalise_trace(
     Raises:
         MalformedError: an event is no dict, or holds impossible values.
     """
-    num_events = len(events)
+    if isinstance(events, EventColumns):
+        # Imported here: it builds on this module.
+        from snapscope.normalise.columnar import gather
+
+        gathered = gather(events, what=what, stacks=stacks, pools=pools)
+    else:
+        gathered = _gather(events, what=what, stacks=stacks, pools=pools)
+    return _finish(gathered, what=what, strings=stacks.strings, notices=notices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """Columns of a trace before the checks.
+
+    Attributes:
+        columns: as in `EventTable`, but that `action` is a string number.
+        unknown: keys that nobody knows, with counts.
+        forward_rows, forward_texts: events with `forward_frames`, and their text.
+        oom_free: returns the `device_free` of some events.
+    """
+
+    columns: dict[str, Any]
+    unknown: Counter[str]
+    forward_rows: list[int]
+    forward_texts: list[int]
+    oom_free: Callable[[list[int]], Int64Column]
+
+
+def _gather(events: Sequence[Any], *, what: str, stacks: StackInterner, pools: PoolInterner) -> Gathered:
     if set(map(type, events)) - {dict}:
         raise MalformedError(f"{what}: an event is no dict")
     keys = _keys_of(events)
@@ -129,17 +158,31 @@ def normalise_trace(
     if not is_complete:
         # Some events lack a key that others have: oom events the address, events without a
         # context the frames. Only then each event is looked at.
-        keys = frozenset(set().union(*events) & _DEFAULTS.keys())
-        events = [event if event.keys() >= keys else {**_DEFAULTS, **event} for event in events]
+        keys = frozenset(set().union(*events) & DEFAULTS.keys())
+        events = [event if event.keys() >= keys else {**DEFAULTS, **event} for event in events]
         columns = _columns(events, keys, what, stacks, pools)
         seldom = _seldom(events, keys, stacks)
-    columns["action"] = _actions(columns["action"], what, stacks.strings, notices)
+    entries = events
+    return Gathered(
+        columns=columns,
+        unknown=seldom.unknown,
+        forward_rows=seldom.rows,
+        forward_texts=seldom.texts,
+        oom_free=lambda rows: sizes([entries[i] for i in rows], "device_free", UNKNOWN_BYTES, f"{what}, oom event"),
+    )
+
+
+def _finish(gathered: Gathered, *, what: str, strings: Interner, notices: NoticeLog) -> EventTable:
+    columns = gathered.columns
+    columns["action"] = _actions(columns["action"], what, strings, notices)
     action, addr, size, time_us = (columns[name] for name in ("action", "addr", "size_bytes", "time_us"))
-    for name, count in seldom.unknown.most_common(_MAX_NAMES):
+    num_events = len(action)
+    for name, count in gathered.unknown.most_common(_MAX_NAMES):
         notices.add("unknown_key", f"unknown event key {name!r}, ignored", count=count)
     oom_events = np.flatnonzero(action == Action.OOM)
-    oom_free = sizes([events[i] for i in oom_events.tolist()], "device_free", UNKNOWN_BYTES, f"{what}, oom event")
-    forward_events, forward_text = np.array(seldom.rows, np.int64), np.array(seldom.texts, np.int32)
+    oom_free = gathered.oom_free(oom_events.tolist())
+    forward_events = np.array(gathered.forward_rows, np.int64)
+    forward_text = np.array(gathered.forward_texts, np.int32)
     order = _check_order(time_us, what, notices)
     _check_events(action, addr, size, what, notices)
     columns["size_bytes"] = np.maximum(size, 0)
@@ -162,7 +205,7 @@ def normalise_trace(
 def _keys_of(events: Sequence[Entry]) -> frozenset[str]:
     """Return the common keys that occur in a few of the events."""
     some = (*events[:2], *events[len(events) // 2 :][:2], *events[-2:])
-    return frozenset(key for event in some for key in event if key in _DEFAULTS)
+    return frozenset(key for event in some for key in event if key in DEFAULTS)
 
 
 @dataclass(slots=True)
@@ -190,20 +233,26 @@ def _seldom(events: Sequence[Entry], keys: frozenset[str], stacks: StackInterner
     for row, event in enumerate(events):
         if len(event) == len(keys):
             continue
-        for key in event.keys() - keys:
-            if key in _DEFAULTS:
+        for key in event:
+            if key in keys:
+                continue
+            if key in DEFAULTS:
                 found.keys.add(key)
             elif key == "forward_frames":
                 lines = event[key] if isinstance(event[key], list) else []
                 found.rows.append(row)
                 # Events may share one list, and its lines one long string.
                 if id(lines) not in joined:
-                    text = "\n".join(text_of(line)[:_MAX_LINE_TEXT] for line in lines[:_MAX_LINES])
-                    joined[id(lines)] = stacks.strings[text]
+                    joined[id(lines)] = stacks.strings[join_lines(lines)]
                 found.texts.append(joined[id(lines)])
-            elif key not in _QUIET_KEYS:
+            elif key not in QUIET_KEYS:
                 found.unknown[text_of(key)[:60]] += 1
     return found
+
+
+def join_lines(lines: list[Any]) -> str:
+    """Return the text of a `forward_frames`, within bounds."""
+    return "\n".join(text_of(line)[:_MAX_LINE_TEXT] for line in lines[:_MAX_LINES])
 
 
 def _columns(
@@ -216,7 +265,7 @@ def _columns(
     """
     num_events = len(events)
     addr, size, stream, time_us = _numbers(events, keys, f"{what}, event", is_exact=stacks.by_identity)
-    texts = _texts(events, sorted(keys & _TEXT_KEYS), stacks.strings)
+    texts = _texts(events, sorted(keys & TEXT_KEYS), stacks.strings)
     absent = np.full(num_events, -1, np.int32)
     return {
         "action": texts.get("action", absent),

@@ -29,6 +29,9 @@ _MAX_NAME = 4096
 _LONGEST_COMPARED_TEXT = 1000
 _MOST_COMPARED_KEYS = 16
 
+# Equals no `frames` of any event, unlike None, which events without a context have.
+_NO_SAMPLE = object()
+
 # Numbers inside the interner are one higher than in the table, so that the guess for
 # "no stack" (-1 in the table) has a place of its own in the lists.
 _SHIFT = 1
@@ -85,9 +88,9 @@ class StackInterner:
     def __init__(self, *, by_identity: bool) -> None:
         self.strings = Interner({"": 0})
         self.num_bad_frames = 0
-        self.num_unknown_frame_keys = 0
         self.by_identity = by_identity
         self._frames = Interner()
+        self._unknown_keys: set[tuple[int, str]] = set()
         self._frame_extras: dict[int, Mapping[str, str]] = {}
         self._frame_by_id: dict[int, int] = {}
         self._stack_by_ids: dict[tuple[int, ...], int] = {}
@@ -98,6 +101,11 @@ class StackInterner:
         # came after it last time.
         self._samples: list[Any] = [None, []]
         self._successor: list[int] = [0, 0]
+
+    @property
+    def num_unknown_frame_keys(self) -> int:
+        """Keys that nobody knows, of all distinct frames."""
+        return len(self._unknown_keys)
 
     def column(self, frame_lists: Iterable[Any], num_rows: int) -> Int32Column:
         """Number the stacks of a whole trace.
@@ -153,7 +161,7 @@ class StackInterner:
             stack = len(self._stacks) + _SHIFT
             self._stack_by_value[numbers] = stack
             self._stacks.append(numbers)
-            self._samples.append(frames if not is_long and self._is_flat(frames) else None)
+            self._samples.append(frames if not is_long and self._is_flat(frames) else _NO_SAMPLE)
             self._successor.append(stack)
         if self.by_identity:
             self._stack_by_ids[ids] = stack
@@ -198,7 +206,7 @@ class StackInterner:
         extras = {key: text_of(frame[key])[:_MAX_NAME] for key in _FX_KEYS if frame.get(key) is not None}
         if extras:
             self._frame_extras.setdefault(number, extras)
-        self.num_unknown_frame_keys += sum(key not in _FRAME_KEYS for key in frame)
+        self._unknown_keys.update((number, text_of(key)[:60]) for key in frame if key not in _FRAME_KEYS)
 
     def table(self) -> StackTable:
         """Return all that was interned as a table."""

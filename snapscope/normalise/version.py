@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from snapscope.load import EventColumns
 from snapscope.model import FormatFacts
 from snapscope.normalise.interning import text_of
 
@@ -29,8 +30,7 @@ def find_format(
 ) -> FormatFacts:
     """Tell the form, the range of PyTorch releases and the backend from the keys alone."""
     traces = raw.get("device_traces") or ()
-    trace = next((t for t in traces if isinstance(t, list) and t), [])
-    event = trace[0] if trace and type(trace[0]) is dict else None
+    event = _first_event(traces)
     segment = next((s for s in segments if type(s) is dict), None)
     block = _first_block(segments)
     form = "list" if is_list else "dict"
@@ -45,6 +45,16 @@ def find_format(
         version = _range(present)
     keys = tuple(map(text_of, raw))
     return FormatFacts(form=form, torch_version=version, backend=_backend(raw, strings), keys=keys[:50])
+
+
+def _first_event(traces: Sequence[Any]) -> Mapping[str, Any] | None:
+    """Return the first event of all; of one in columns, the common keys only."""
+    trace = next((t for t in traces if isinstance(t, (list, EventColumns)) and len(t)), None)
+    if trace is None:
+        return None
+    if isinstance(trace, EventColumns):
+        return trace.first_entry()
+    return trace[0] if type(trace[0]) is dict else None
 
 
 def _first_block(segments: Sequence[Any]) -> Mapping[str, Any] | None:

@@ -118,6 +118,7 @@ class Loader:
             progress=lambda done, total: self._report(
                 Progress(stage=Stage.READING, bytes_read=done, total_bytes=total)
             ),
+            as_columns=True,
         )
         self._report(Progress(stage=Stage.NORMALISING, bytes_read=raw.source.size_bytes))
         snapshot = normalise(raw)

@@ -15,6 +15,7 @@ from snapscope import __version__
 from snapscope.cli.root import VERBS as VERB_TITLES
 from snapscope.cli.root import root
 from snapscope.errors import ExitCode
+from snapscope.native import reader_name
 from tests.cli.goldens import check_frozen
 from tests.cli.running import TABLE_VERBS, TEXT_VERBS, VERBS, fail, fixture, run_cli, run_process, succeed
 
@@ -95,7 +96,7 @@ def test_the_example_runs(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_root_options() -> None:
-    assert succeed("--version").text == f"snapscope {__version__}\n"
+    assert succeed("--version").text == f"snapscope {__version__} ({reader_name()} reader)\n"
     shown = succeed("--help").text
     assert succeed("-h").text == shown
     assert "Example: snapscope " in shown

@@ -34,6 +34,14 @@ def small(events: list[Any], **extra: Any) -> Snapshot:
     return made(b.snapshot(traces=[[b.segment_alloc(A, 2 * MIB), *events]], segments=[b.segment(A, blocks)], **extra))
 
 
+def test_an_event_without_frames_after_a_stack_of_long_names() -> None:
+    long = b.frame("f" * 2000, "m.py", 1)
+    events = [b.alloc(A, 512, frames=[long]), b.alloc(A + 512, 512, frames=[long]), b.alloc(A + 1024, 512)]
+    assert "frames" not in events[2]
+    snapshot = small(events)
+    assert snapshot.devices[0].events.stack.tolist()[1:] == [1, 1, NO_STACK]
+
+
 def test_stacks_are_interned_by_identity_and_by_value() -> None:
     shared = b.frame("f", "m.py", 1)
     events = [
