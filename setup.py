@@ -24,8 +24,8 @@ if WANTED != "0":
             [
                 Extension(
                     "snapscope.native._core",
-                    [f"{NATIVE}/_core.pyx", f"{NATIVE}/reader.c"],
-                    depends=[f"{NATIVE}/reader.h"],
+                    [f"{NATIVE}/_core.pyx", f"{NATIVE}/reader.c", f"{NATIVE}/walk.c"],
+                    depends=[f"{NATIVE}/reader.h", f"{NATIVE}/walk.h"],
                     include_dirs=[NATIVE],
                     optional=WANTED != "1",
                 )

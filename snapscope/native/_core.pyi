@@ -35,3 +35,39 @@ def renumber(
     number: Callable[[int], int],
     none: Callable[[], None] | None = None,
 ) -> list[npt.NDArray[np.int32]]: ...
+
+class BlockWalk:
+    num_odd: int
+    odd_bytes: int
+    def __init__(
+        self,
+        sizes: npt.NDArray[np.int64],
+        is_exact: bytearray,
+        is_expandable: npt.NDArray[np.uint8],
+        owner: npt.NDArray[np.int64],
+        *,
+        rounds: bool,
+        splits_small: bool,
+        follows_segments: bool,
+        padding: int,
+        alignment: int,
+        max_split: int,
+        divisions: tuple[int, ...],
+        search_budget: int,
+    ) -> None: ...
+    def seed(
+        self,
+        end_of: dict[int, int],
+        start_of: dict[int, int],
+        borders: set[int],
+        owner_below: dict[int, int],
+        owner_above: dict[int, int],
+        elder_by_end: dict[int, int],
+    ) -> None: ...
+    def run(
+        self,
+        kind: npt.NDArray[np.int8],
+        row: npt.NDArray[np.int64],
+        addr: npt.NDArray[np.int64],
+        size: npt.NDArray[np.int64],
+    ) -> None: ...

@@ -2,7 +2,7 @@
 """The compiled parts, as Python sees them: see reader.h."""
 
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t, uint8_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libc.string cimport memcpy
 from libc.stdlib cimport free
 
@@ -68,6 +68,31 @@ cdef extern from "reader.h" nogil:
     void rd_free(CReader *reader)
     void rd_free_machine(CReader *reader)
     int rd_feed(CReader *reader, const uint8_t *bytes, size_t length, size_t *used)
+
+cdef extern from "walk.h" nogil:
+    enum:
+        WK_OK, WK_NO_MEMORY, WK_OUT_OF_RANGE
+
+    ctypedef struct Map:
+        size_t used
+
+    ctypedef struct CWalk "Walk":
+        Map end_of, start_of, borders, owner_below, owner_above, elder_by_end
+        int64_t *sizes
+        uint8_t *is_exact
+        size_t num_rows
+        const uint8_t *is_expandable
+        const int64_t *owner
+        size_t num_ranges
+        int rounds, splits_small, follows_segments
+        int64_t padding, alignment, max_split
+        int64_t divisions[16]
+        int64_t search_budget, num_odd, odd_bytes
+
+    void wk_free(CWalk *walk)
+    int map_set(Map *map, int64_t key, int64_t value)
+    int wk_run(CWalk *walk, const int8_t *kind, const int64_t *row, const int64_t *addr, const int64_t *size,
+               size_t length)
 
 
 MORE = RD_MORE
@@ -421,3 +446,87 @@ def renumber(list columns, int32_t[::1] numbers, number, none=None):
                 numbers[old] = new
             made[i, row] = new
     return list(np.asarray(made))
+
+
+cdef class BlockWalk:
+    """The block walk from its first event on: see walk.h.
+
+    Args:
+        sizes, is_exact: one row an allocation; written to.
+        is_expandable, owner: one row a reserved range; owners are numbers.
+    """
+
+    cdef CWalk _walk
+    cdef int64_t[::1] _sizes
+    cdef uint8_t[::1] _is_exact
+    cdef const uint8_t[::1] _is_expandable
+    cdef const int64_t[::1] _owner
+
+    def __init__(self, int64_t[::1] sizes not None, uint8_t[::1] is_exact not None,
+                 const uint8_t[::1] is_expandable not None, const int64_t[::1] owner not None, *,
+                 bint rounds, bint splits_small, bint follows_segments, int64_t padding, int64_t alignment,
+                 int64_t max_split, divisions, int64_t search_budget):
+        if sizes.shape[0] != is_exact.shape[0] or is_expandable.shape[0] != owner.shape[0]:
+            raise ValueError("columns of different length")
+        if alignment <= 0 or len(divisions) != 16:
+            raise ValueError("impossible rules")
+        self._sizes, self._is_exact, self._is_expandable, self._owner = sizes, is_exact, is_expandable, owner
+        cdef CWalk *walk = &self._walk
+        walk.num_rows, walk.num_ranges = sizes.shape[0], owner.shape[0]
+        walk.sizes = &sizes[0] if walk.num_rows else NULL
+        walk.is_exact = &is_exact[0] if walk.num_rows else NULL
+        walk.is_expandable = &is_expandable[0] if walk.num_ranges else NULL
+        walk.owner = &owner[0] if walk.num_ranges else NULL
+        walk.rounds, walk.splits_small, walk.follows_segments = rounds, splits_small, follows_segments
+        walk.padding, walk.alignment, walk.max_split = padding, alignment, max_split
+        cdef int i
+        for i in range(16):
+            walk.divisions[i] = divisions[i]
+        walk.search_budget = search_budget
+
+    def __dealloc__(self):
+        wk_free(&self._walk)
+
+    def seed(self, dict end_of, dict start_of, set borders, dict owner_below, dict owner_above, dict elder_by_end):
+        """Set up the state before the first event."""
+        _fill_map(&self._walk.end_of, end_of)
+        _fill_map(&self._walk.start_of, start_of)
+        _fill_map(&self._walk.borders, dict.fromkeys(borders, 1))
+        _fill_map(&self._walk.owner_below, owner_below)
+        _fill_map(&self._walk.owner_above, owner_above)
+        for row in elder_by_end.values():
+            if not 0 <= row < <Py_ssize_t>self._walk.num_rows:
+                raise IndexError(row)
+        _fill_map(&self._walk.elder_by_end, elder_by_end)
+
+    def run(self, const int8_t[::1] kind not None, const int64_t[::1] row not None, const int64_t[::1] addr not None,
+            const int64_t[::1] size not None):
+        """Take some steps."""
+        cdef size_t length = <size_t>kind.shape[0]
+        if row.shape[0] != kind.shape[0] or addr.shape[0] != kind.shape[0] or size.shape[0] != kind.shape[0]:
+            raise ValueError("columns of different length")
+        if not length:
+            return
+        cdef int status
+        with nogil:
+            status = wk_run(&self._walk, &kind[0], &row[0], &addr[0], &size[0], length)
+        if status == WK_NO_MEMORY:
+            raise MemoryError
+        if status != WK_OK:
+            raise IndexError("a step of no row")
+
+    @property
+    def num_odd(self):
+        """Events that hand out or give back what isn't free."""
+        return self._walk.num_odd
+
+    @property
+    def odd_bytes(self):
+        """Bytes of those."""
+        return self._walk.odd_bytes
+
+
+cdef _fill_map(Map *map, dict items):
+    for key, value in items.items():
+        if map_set(map, key, value):
+            raise MemoryError

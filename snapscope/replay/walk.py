@@ -10,19 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from itertools import chain
+from types import ModuleType
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from snapscope.model import (
     DEFAULT_POOL,
+    AddressColumn,
     AllocatorSettings,
     BoolColumn,
     DeviceTables,
+    Int8Column,
     Int64Column,
     Notice,
     SizeClass,
 )
+from snapscope.native import core
 from snapscope.replay.pairing import BEFORE, NEVER, Pairing
 from snapscope.replay.ranges import RangeTable
 from snapscope.replay.rounding import MIN_BLOCK_BYTES, SMALL_REQUEST_BYTES, rounder
@@ -35,6 +40,15 @@ _CHUNK: Final = 1 << 16
 # Looking for the free range around an address is linear; contradictory files may not make
 # it quadratic. 20 million steps are about a second.
 _SEARCH_BUDGET: Final = 20_000_000
+
+
+# Bounds within which the compiled walk can't overflow.
+_MAX_NATIVE_ADDR: Final = 1 << 60
+_MAX_NATIVE_BYTES: Final = 1 << 50
+_MAX_PADDING: Final = 1 << 12
+
+_Steps: TypeAlias = tuple[Int8Column, Int64Column, AddressColumn, Int64Column]
+"""Operation, row, address, requested or reserved bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +104,8 @@ class _Walk:
         self._round = rounder(settings) if rounds else (lambda num_bytes: num_bytes)
         self._alignment = settings.large_alignment_bytes
         self._max_split = settings.max_split_size_bytes or 1 << 62
-        self._sizes: list[int] = [0] * len(pairing.addr)
+        self._settings, self._rounds = settings, rounds
+        self._sizes: list[int] | Int64Column = [0] * len(pairing.addr)
         self._is_exact = bytearray(b"\x01" * len(pairing.addr))
         # Free ranges: end by start, and start by end, for merging in constant time.
         self._end_of: dict[int, int] = {}
@@ -109,7 +124,11 @@ class _Walk:
 
     def run(self) -> None:
         self._seed()
-        self._replay()
+        native = core()
+        if native is not None and self._is_in_bounds():
+            self._replay_natively(native)
+        else:
+            self._replay()
 
     # -- the state before the first event ---------------------------------------------------
 
@@ -208,8 +227,8 @@ class _Walk:
 
     # -- the walk ---------------------------------------------------------------------------
 
-    def _script(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (operation, row, address, requested or reserved bytes) in order of events.
+    def _script(self) -> Iterator[_Steps]:
+        """Yield steps in order of events, a chunk at a time.
 
         At one event memory is first given back, then reserved, then handed out: events
         that stand in for a lost one have the index of the event that proved it.
@@ -255,12 +274,54 @@ class _Walk:
             ):
                 addr[mask] = table_addr[rows[mask]]
                 size[mask] = table_size[rows[mask]]
-            yield from zip(kinds.tolist(), rows.tolist(), addr.tolist(), size.tolist(), strict=True)
+            yield kinds, rows, addr, size
+
+    def _is_in_bounds(self) -> bool:
+        """Tell whether all that the walk adds up stays within 64 bits, as it does in real files."""
+        tables = ((self._pairing.addr, self._pairing.requested_bytes), (self._ranges.addr, self._ranges.size_bytes))
+        sizes = [
+            int(size.max()) for size in (*(size for _, size in tables), self._tables.blocks.size_bytes) if len(size)
+        ]
+        steps = 2 * sum(len(size) for _, size in tables)
+        return (
+            all(int(addr.max()) < _MAX_NATIVE_ADDR for addr, _ in tables if len(addr))
+            and all(int(size.min()) >= 0 for _, size in tables if len(size))
+            and max(sizes, default=0) <= _MAX_NATIVE_BYTES
+            and steps * (max(sizes, default=0) + _MAX_PADDING) < 1 << 61
+        )
+
+    def _replay_natively(self, native: ModuleType) -> None:
+        """Do what `_replay` does, compiled."""
+        ranges, settings = self._ranges, self._settings
+        owners: dict[tuple[int, int], int] = {}
+        pairs = zip(ranges.stream.tolist(), ranges.size_class.tolist(), strict=True)
+        owner = np.array([owners.setdefault(pair, len(owners)) for pair in pairs], np.int64)
+        sizes = np.array(self._sizes, np.int64)
+        walk = native.BlockWalk(
+            sizes, self._is_exact, ranges.is_expandable.view(np.uint8), owner,
+            rounds=self._rounds, splits_small=self._splits_small, follows_segments=self._follows_segments,
+            padding=settings.request_padding_bytes, alignment=self._alignment, max_split=self._max_split,
+            divisions=settings.roundup_power2_divisions, search_budget=self._search_budget,
+        )  # fmt: skip
+        walk.seed(
+            self._end_of,
+            self._start_of,
+            self._borders,
+            {end: owners[pair] for end, pair in self._owner_below.items()},
+            {start: owners[pair] for start, pair in self._owner_above.items()},
+            self._elder_by_end,
+        )
+        for kinds, rows, addr, size in self._script():
+            walk.run(kinds, rows, addr.view(np.int64), size)
+        self._sizes = sizes
+        self._num_odd += walk.num_odd
+        self._odd_bytes += walk.odd_bytes
 
     def _replay(self) -> None:
         end_of, start_of, borders = self._end_of, self._start_of, self._borders
         sizes, round_up = self._sizes, self._round
-        for kind, row, addr, num_bytes in self._script():
+        steps = (zip(*(column.tolist() for column in chunk), strict=True) for chunk in self._script())
+        for kind, row, addr, num_bytes in chain.from_iterable(steps):
             if kind == _OPEN:
                 rounded = round_up(num_bytes)
                 end = end_of.pop(addr, 0)

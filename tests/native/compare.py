@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from snapscope.errors import InputError
+from snapscope.history import DeviceHistory
 from snapscope.load import Input, read_snapshot
 from snapscope.load.native_reader import EventColumns
 from snapscope.model import Snapshot
@@ -44,6 +45,20 @@ def check_same(source: Input) -> bool:
     got, is_native = outcome(source, "native")
     assert not list(differences(expected, got))
     return is_native
+
+
+def check_same_blocks(source: Input) -> None:
+    """Fail unless both block walks come to the same sizes, exactness and notices."""
+    snapshot, _ = outcome(source, "python")
+    if isinstance(snapshot, InputError):
+        return
+    for device in snapshot.devices:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(VARIABLE, "python")
+            expected = DeviceHistory(snapshot, device.device).blocks
+            patch.setenv(VARIABLE, "native")
+            got = DeviceHistory(snapshot, device.device).blocks
+        assert not list(differences(expected, got))
 
 
 def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:

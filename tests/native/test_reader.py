@@ -124,8 +124,8 @@ def test_shared_recordings(shared: Path) -> None:
 def test_a_stream_is_set_back_before_the_python_path_reads_it() -> None:
     stream = io.BytesIO(b"before" + dump(SAMPLES["metadata is a dict"]))
     stream.seek(6)
-    raw = read_snapshot(stream, as_columns=True)
-    assert raw.value["device_traces"][0][1]["user_metadata"] == {"a": 1}
+    value: Any = read_snapshot(stream, as_columns=True).value
+    assert value["device_traces"][0][1]["user_metadata"] == {"a": 1}
 
 
 def test_compressed() -> None:
