@@ -18,7 +18,7 @@ from snapscope.load.scanner import MAX_TRAILING_BYTES
 from snapscope.load.source import PeekReader
 from snapscope.native import core
 
-_PIECE_BYTES: Final = 1 << 20
+_PIECE_BYTES: Final = 1 << 16  # small enough for memory that is used again
 _NUM_NUMBERED: Final = -2
 
 COMMON_KEYS: Final = (

@@ -19,8 +19,7 @@ static const char *const KEYS[NUM_KEYS] = {
 
 /* ------------------------------------------------------------------------------------- memory */
 
-static int grow(Vec *vec, size_t more, size_t item_bytes) {
-  if (more <= vec->room - vec->length) return 1;
+static int grow_slowly(Vec *vec, size_t more, size_t item_bytes) {
   size_t room = vec->room ? vec->room : 64;
   while (room - vec->length < more) {
     if (room > SIZE_MAX / 4 / item_bytes) return 0;
@@ -31,6 +30,10 @@ static int grow(Vec *vec, size_t more, size_t item_bytes) {
   vec->items = items;
   vec->room = room;
   return 1;
+}
+
+static inline int grow(Vec *vec, size_t more, size_t item_bytes) {
+  return more <= vec->room - vec->length || grow_slowly(vec, more, item_bytes);
 }
 
 #define AT(vec, type, index) (((type *)(vec).items)[index])
@@ -246,29 +249,29 @@ static int intern_pair(Reader *r, Pair pair, uint32_t *number) {
 
 /* -------------------------------------------------------------------------------------- values */
 
-static int push(Reader *r, uint32_t tag, int64_t payload) {
+static inline int push(Reader *r, uint32_t tag, int64_t payload) {
   Value value = {payload, tag, 0};
   PUSH(r->stack, Value, value);
   return RD_MORE;
 }
 
-static int new_node(Reader *r, unsigned kind, uint64_t payload, uint32_t *index) {
+static inline int new_node(Reader *r, unsigned kind, uint64_t payload, uint32_t *index) {
   if (r->nodes.length >= UINT32_MAX) return RD_ABANDON;
   PUSH(r->nodes, uint64_t, ((uint64_t)kind << 56) | payload);
   *index = (uint32_t)(r->nodes.length - 1);
   return RD_MORE;
 }
 
-static int push_container(Reader *r, unsigned kind) {
+static inline int push_container(Reader *r, unsigned kind) {
   uint32_t index;
   int status = new_node(r, kind, 0, &index);
   return status ? status : push(r, V_NODE, index);
 }
 
 /* Where the values above the innermost mark begin. */
-static size_t fence(const Reader *r) { return r->marks.length ? AT(r->marks, size_t, r->marks.length - 1) : 0; }
+static inline size_t fence(const Reader *r) { return r->marks.length ? AT(r->marks, size_t, r->marks.length - 1) : 0; }
 
-static int memoize(Reader *r) {
+static inline int memoize(Reader *r) {
   if (r->stack.length <= fence(r)) return RD_ABANDON;
   Value top = AT(r->stack, Value, r->stack.length - 1);
   uint32_t index;
@@ -297,7 +300,7 @@ static int memoize(Reader *r) {
 /* Writers number their memo entries one by one; other orders are the Python path's. */
 static int put(Reader *r, uint64_t index) { return index == r->memo.length ? memoize(r) : RD_ABANDON; }
 
-static int get(Reader *r, uint64_t index) {
+static inline int get(Reader *r, uint64_t index) {
   if (index >= r->memo.length) return RD_ABANDON;
   uint32_t node = AT(r->memo, uint32_t, index);
   uint64_t content = AT(r->nodes, uint64_t, node);
@@ -583,7 +586,7 @@ static int pop_mark(Reader *r, size_t *target, size_t *first) {
   return RD_MORE;
 }
 
-static int small_int(Reader *r, uint64_t at, size_t length, int64_t number) {
+static inline int small_int(Reader *r, uint64_t at, size_t length, int64_t number) {
   r->small_run = r->small_end == at && at ? r->small_run + 1 : 1;
   r->small_end = at + length;
   return push(r, V_INT, number);

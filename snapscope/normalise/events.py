@@ -329,14 +329,20 @@ def _texts(events: Sequence[Entry], keys: Sequence[str], strings: Interner) -> d
 
 def _actions(numbers: Int32Column, what: str, strings: Interner, notices: NoticeLog) -> Int8Column:
     """Turn interned action names into codes; forks add actions that change no state we know of."""
-    names, which, counts = np.unique(numbers, return_inverse=True, return_counts=True)
-    by_number = list(strings) if len(names) else []
-    texts = [by_number[number] if number >= 0 else "" for number in names.tolist()]
-    unknown = [(text, int(count)) for text, count in zip(texts, counts, strict=True) if text not in _KNOWN_ACTIONS]
-    for text, count in unknown[:_MAX_NAMES]:
-        notices.add("unknown_action", f"{what}: unknown action {text[:60]!r}, ignored", count=count)
-    codes = [_KNOWN_ACTIONS.get(text, int(Action.OTHER)) for text in texts]
-    return np.array(codes, np.int8)[which] if codes else np.zeros(0, np.int8)
+    # By −1, for none, and numbers of strings: few, so counting is faster than sorting.
+    counts = np.bincount(numbers + 1, minlength=1)
+    names = np.flatnonzero(counts)
+    by_number = ["", *strings] if len(numbers) else []
+    codes = np.zeros(len(counts), np.int8)
+    num_unknown = 0
+    for name in names.tolist():
+        text = by_number[name]
+        codes[name] = _KNOWN_ACTIONS.get(text, int(Action.OTHER))
+        if text not in _KNOWN_ACTIONS and num_unknown < _MAX_NAMES:
+            num_unknown += 1
+            message = f"{what}: unknown action {text[:60]!r}, ignored"
+            notices.add("unknown_action", message, count=int(counts[name]))
+    return codes[numbers + 1]
 
 
 def _metadata_text(value: Any) -> str:
