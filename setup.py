@@ -27,10 +27,11 @@ if WANTED != "0":
                     [f"{NATIVE}/_core.pyx", f"{NATIVE}/reader.c", f"{NATIVE}/walk.c"],
                     depends=[f"{NATIVE}/reader.h", f"{NATIVE}/walk.h"],
                     include_dirs=[NATIVE],
-                    optional=WANTED != "1",
                 )
             ],
             build_dir="build/cython",
         )
+        for extension in extensions:
+            extension.optional = WANTED != "1"
 
 setup(ext_modules=extensions)
