@@ -327,8 +327,16 @@ static int list_add(Reader *r, List *list, const Value *values, size_t length) {
       if (kind == N_EVENT || kind == N_USED) return RD_ABANDON;
     }
   }
+  /* Most lists are filled once: no room to spare at first, or many short ones would take a lot. */
   Vec vec = {list->items, list->length, list->room};
-  int ok = grow(&vec, length, sizeof(Value));
+  int ok = 1;
+  if (list->items) {
+    ok = grow(&vec, length, sizeof(Value));
+  } else {
+    vec.items = malloc(length * sizeof(Value));
+    vec.room = vec.items ? length : 0;
+    ok = vec.items != NULL;
+  }
   list->items = vec.items;
   list->room = vec.room;
   if (!ok) return RD_NO_MEMORY;

@@ -11,7 +11,7 @@
   do {                             \
     if (!(truth)) __builtin_trap(); \
   } while (0)
-#define MAX_BYTES_PER_BYTE 400
+#define MAX_BYTES_PER_BYTE 100
 #define FREE_BYTES (1 << 16)
 
 static void check_value(const Reader *r, Value value) {
@@ -128,7 +128,7 @@ static void check_memory(const Reader *r, size_t size) {
                  r->runs.room * sizeof(Span) + r->extras.room * sizeof(Extra) + r->events_room * 60 +
                  (r->strings_by_hash.size + r->frames_by_hash.size + r->stacks_by_hash.size + r->pairs_by_hash.size) * 4;
   for (size_t i = 0; i < r->lists.length; i++) bytes += ((List *)r->lists.items)[i].room * sizeof(Value);
-  CHECK(bytes < FREE_BYTES * 4 + MAX_BYTES_PER_BYTE * size + r->lists.length * 64 * sizeof(Value));
+  CHECK(bytes < FREE_BYTES * 4 + MAX_BYTES_PER_BYTE * size);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,21 @@ def test_a_stream_is_set_back_before_the_python_path_reads_it() -> None:
 def test_compressed() -> None:
     assert check_same(gzip.compress(dump(SAMPLES["plain"])))
     assert not check_same(gzip.compress(dump(SAMPLES["plain"]))[:-3])
+
+
+def test_the_bytes_are_counted_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = dump(SAMPLES["plain"])
+    for reader in ("native", "python"):
+        monkeypatch.setenv(native.VARIABLE, reader)
+        assert read_snapshot(content + b"\0", as_columns=True).stream_bytes == len(content)
+
+
+def test_a_reader_that_is_called_by_threads() -> None:
+    """It lets go of the interpreter while it reads."""
+    content = dump(SAMPLES["oom"])
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: read_snapshot(content, as_columns=True), range(40)))
+    assert {len(raw.value["device_traces"][0]) for raw in made if isinstance(raw.value, dict)} == {5}
 
 
 @pytest.mark.parametrize("rest", [b"\0\0", b"more", b"\0" * (2 << 20), b"\0" * (2 << 20) + b"x"])
