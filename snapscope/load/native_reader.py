@@ -78,8 +78,9 @@ class EventShare:
         string_numbers, stack_numbers, pool_numbers: the numbers that normalising gave them; −2 is none yet.
     """
 
-    def __init__(self, reader: CompiledReader) -> None:
+    def __init__(self, reader: CompiledReader, forward_frames: dict[int, list[Any]]) -> None:
         self._reader = reader
+        self._forward_frames = forward_frames
         self.strings = reader.strings
         self.pools = reader.pools
         self.string_numbers = np.full(len(self.strings), _NUM_NUMBERED, np.int32)
@@ -92,7 +93,7 @@ class EventShare:
 
     def forward_frames(self, index: int) -> list[Any]:
         """Return the lines that a `forward_frames` refers to."""
-        return self._reader.list_at(index)
+        return self._forward_frames[index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +186,7 @@ def _with_columns(run_type: type, reader: CompiledReader, value: Any) -> Any:
     columns = reader.take_columns()
     mask = columns.pop("mask")
     extras = reader.take_extras()
-    share = EventShare(reader)
+    share = EventShare(reader, _forward_frames(reader, extras))
     for holder, key in _places(value):
         run = holder[key]
         if type(run) is not run_type:
@@ -204,6 +205,15 @@ def _with_columns(run_type: type, reader: CompiledReader, value: Any) -> Any:
     if num_events:
         _abandon()
     return value
+
+
+def _forward_frames(reader: CompiledReader, extras: npt.NDArray[np.int64]) -> dict[int, list[Any]]:
+    """Return what `forward_frames` refer to; a list that has become one of events is odd."""
+    is_forward = extras[1] == reader.strings.index("forward_frames")
+    found = {index: reader.list_at(index) for index in np.unique(extras[2][is_forward]).tolist()}
+    if any(type(lines) is not list for lines in found.values()):
+        _abandon()
+    return found
 
 
 def _places(value: dict[str, Any]) -> Iterator[tuple[Any, Any]]:

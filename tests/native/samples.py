@@ -24,6 +24,14 @@ def wrapped(trace: list[Any], **extra: Any) -> dict[str, Any]:
     return b.snapshot(traces=[trace], segments=[b.segment(A, blocks)], **extra)
 
 
+def forward_frames_that_are(what: str) -> dict[str, Any]:
+    """Lists of events where lines of text should be."""
+    trace = events()
+    others: dict[str, Any] = {"the trace": trace, "in a list": [trace], "another trace": events(), "frames": [F, G]}
+    trace[1]["forward_frames"] = others[what]
+    return b.snapshot(traces=[trace, others[what]] if what == "another trace" else [trace])
+
+
 def changed(*changes: tuple[int, str, Any]) -> dict[str, Any]:
     trace = events()
     for row, key, value in changes:
@@ -45,6 +53,10 @@ SAMPLES: dict[str, Any] = {
     "unknown keys": changed((0, "new", 1), (1, "newer", [1, {"a": 2}]), (1, "new", "x")),
     "a key for another": changed((2, "new", 1), (2, "user_metadata", None)),
     "forward frames": changed((0, "forward_frames", ["a", "b"]), (2, "forward_frames", [])),
+    "forward frames, the trace": forward_frames_that_are("the trace"),
+    "forward frames, in a list": forward_frames_that_are("in a list"),
+    "forward frames, another trace": forward_frames_that_are("another trace"),
+    "forward frames, frames": forward_frames_that_are("frames"),
     "oom": wrapped([*events(), {"action": "oom", "device_free": 5, "size": 512, "stream": 0, "frames": [F]}]),
     "unknown action": changed((1, "action", "fork_action")),
     "metadata is a dict": changed((1, "user_metadata", {"a": 1})),
