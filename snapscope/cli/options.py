@@ -83,7 +83,10 @@ def file_argument(function: _Function) -> _Function:
 def device_options(function: _Function) -> _Function:
     """Add the options that choose a device and say how to read."""
     function = click.option(
-        "--device", type=_Device(), metavar="N", help="Device number, or host. [default: the one with most events]"
+        "--device",
+        type=_Device(),
+        metavar="N",
+        help="Device number, or host. [default: the one out of memory, else with most events]",
     )(function)
     function = click.option("--no-cache", is_flag=True, expose_value=False, help="Don't use cached columns.")(function)
     return click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")(function)
