@@ -127,7 +127,12 @@ def test_a_dump_after_the_exception_tells_what_its_twin_does() -> None:
         assert late.history.num_events > early.history.num_events or late.answer["dumped_in"] == "except"
         one, other = last_of(late.report()), last_of(early.report())
         assert one.request.holes_bytes == other.request.holes_bytes
-        assert (one.verdict, one.balance, one.site, one.phase) == (other.verdict, other.balance, other.site, other.phase)
+        assert (one.verdict, one.balance, one.site, one.phase) == (
+            other.verdict,
+            other.balance,
+            other.site,
+            other.phase,
+        )
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,8 @@ def test_rows_sum_to_the_ladder(name: str) -> None:
             assert sum(row.reserved_bytes for row in rows) == history.totals.reserved_bytes[event + 1]
             assert sum(row.allocated_bytes for row in rows) == history.block_totals.allocated_bytes[event + 1]
             assert sum(row.pending_bytes for row in rows) == history.block_totals.pending_bytes[event + 1]
-            assert sorted(np.concatenate([row.segments for row in rows] or [[]])) == list(range(len(layout.segments)))
+            owned = [segment for row in rows for segment in row.segments.tolist()]
+            assert sorted(owned) == list(range(len(layout.segments)))
             for row in rows:
                 assert row.reserved_bytes == row.allocated_bytes + row.pending_bytes + row.free_bytes
                 assert row.largest_request_bytes <= row.largest_hole_bytes <= row.free_bytes
