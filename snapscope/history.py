@@ -80,7 +80,7 @@ class DeviceHistory:
 
     @cached_property
     def _ranges_and_notices(self) -> tuple[RangeTable, tuple[Notice, ...]]:
-        return trace_ranges(self.tables)
+        return trace_ranges(self.tables, self.snapshot.settings)
 
     @property
     def ranges(self) -> RangeTable:

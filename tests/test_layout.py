@@ -182,12 +182,7 @@ def test_an_ordinary_segment_goes_back_whole_or_not_at_all() -> None:
     assert layout.blocks.is_pending.tolist() == [True]
 
 
-UNKNOWN_POOLS: Final = pytest.mark.xfail(
-    strict=True, reason="pieces that are gone, in files without pool_id, count as another pool than those still there"
-)
-
-
-@pytest.mark.parametrize("pool", [(0, 0), pytest.param(None, marks=UNKNOWN_POOLS)])
+@pytest.mark.parametrize("pool", [(0, 0), None])
 def test_touching_pieces_of_an_expandable_segment_are_one(pool: tuple[int, int] | None) -> None:
     """A block straddles two mapped pieces; then the free half of the second goes back.
 
@@ -220,7 +215,6 @@ def test_touching_pieces_of_an_expandable_segment_are_one(pool: tuple[int, int] 
         assert [((addr - A) // MIB, size // MIB) for addr, size in pieces] == free
 
 
-@UNKNOWN_POOLS
 def test_a_block_over_mapped_pieces_keeps_its_size_where_pools_are_unknown() -> None:
     """A block of 30 MiB lies in two pieces of 20, of which the second goes back after the free."""
     events: list[b.Events] = [
@@ -238,7 +232,6 @@ def test_a_block_over_mapped_pieces_keeps_its_size_where_pools_are_unknown() -> 
     assert layout.segments.allocated_bytes.sum() == history.block_totals.allocated_bytes[4] == 34 * MIB
 
 
-@pytest.mark.xfail(strict=True, reason="a piece older than the history that goes back counts as large unless 2 MiB")
 def test_small_pieces_that_went_back_together_were_small() -> None:
     """The history begins with a small expandable segment of 6 MiB, of which the free 4 MiB go back at once."""
     segments = [b.segment(A, [b.block(512), b.block(2 * MIB - 512, state=INACTIVE)], is_expandable=True)]
@@ -613,6 +606,5 @@ def test_the_end_is_the_final_picture_in_more_recordings(shared: Path) -> None:
 NO_POOLS: Final = "npu-resnet-leak-emptycache-expandable.pickle"
 
 
-@UNKNOWN_POOLS
 def test_positions_of_an_expandable_recording_without_pools(shared: Path) -> None:
     check_recording(DeviceHistory(load_snapshot(shared / "snapshots/public" / NO_POOLS)), NO_POOLS)

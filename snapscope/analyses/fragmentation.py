@@ -17,7 +17,13 @@ from snapscope.analyses.pools import PendingRow, PoolRow, pending_rows, pool_row
 from snapscope.history import DeviceHistory
 from snapscope.layout import Layout
 from snapscope.model import BoolColumn, Int64Column, SizeClass
-from snapscope.replay.rounding import MIN_LARGE_BYTES, ROUND_LARGE_BYTES, SMALL_REQUEST_BYTES, segment_bytes_for
+from snapscope.replay.rounding import (
+    MIN_LARGE_BYTES,
+    ROUND_LARGE_BYTES,
+    SMALL_REQUEST_BYTES,
+    SMALL_SEGMENT_BYTES,
+    segment_bytes_for,
+)
 
 _CURVE_POINTS: Final = 48
 
@@ -185,7 +191,9 @@ def _largest_new(history: DeviceHistory, layout: Layout, device_free: int | None
     own &= segments.size_class == SizeClass.LARGE
     at_end = own[pieces.segment] & (pieces.offset_bytes + pieces.size_bytes == segments.size_bytes[pieces.segment])
     new = device_free // granule * granule
-    return new + int(pieces.size_bytes[at_end].max(initial=0)) if new else 0
+    if new:
+        return new + int(pieces.size_bytes[at_end].max(initial=0))
+    return SMALL_REQUEST_BYTES if device_free >= SMALL_SEGMENT_BYTES else 0
 
 
 def hole_sizes(layout: Layout) -> Int64Column:

@@ -15,6 +15,7 @@ from snapscope.layout import Layout
 from snapscope.model import BoolColumn, Int64Column
 
 _MAX_GRANULES: Final = 1 << 40
+_MAX_PREFIXES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,21 +238,36 @@ def smallest_for_return(
     order = candidates[np.lexsort((-free[candidates], share))]
     gained = np.cumsum(found.size_bytes[order])
     if wanted_bytes is None:
-        number = max(int((found.used_bytes[order] * 2 < found.size_bytes[order]).sum()), 1)
+        order = order[: max(int((found.used_bytes[order] * 2 < found.size_bytes[order]).sum()), 1)]
+    elif gained[-1] < wanted_bytes:
+        return None
     else:
-        number = int(np.searchsorted(gained, wanted_bytes)) + 1
-        if number > len(order):
-            return None
-        # What one segment alone can do needn't be done by several.
-        alone = candidates[found.size_bytes[candidates] >= wanted_bytes]
-        if len(alone):
-            best = alone[np.argmin(found.used_bytes[alone])]
-            if found.used_bytes[best] <= found.used_bytes[order[:number]].sum():
-                order, gained, number = np.array([best]), found.size_bytes[[best]], 1
+        order = _enough(found, order, gained, wanted_bytes)
     is_taken = np.zeros(len(free), bool)
-    is_taken[order[:number]] = True
+    is_taken[order] = True
     rows = np.unique(found.block[is_taken[found.cell]])
-    return _freeing_set(history, layout, rows, int(gained[number - 1]), number)
+    return _freeing_set(history, layout, rows, int(found.size_bytes[order].sum()), len(order))
+
+
+def _enough(cells: Cells, order: Int64Column, gained: Int64Column, wanted_bytes: int) -> Int64Column:
+    """Choose cells of enough bytes: the first of the order, or fewer of these and one that completes them.
+
+    The greedy prefix alone may end with a cell that is far larger than what was missing.
+    """
+    number = int(np.searchsorted(gained, wanted_bytes)) + 1
+    used, size = cells.used_bytes[order], cells.size_bytes[order]
+    costs = np.cumsum(used)
+    best, chosen = int(costs[number - 1]), order[:number]
+    for kept in range(max(number - _MAX_PREFIXES, 0), number):
+        missing = wanted_bytes - (int(gained[kept - 1]) if kept else 0)
+        completing = kept + np.flatnonzero(size[kept:] >= missing)
+        if not len(completing):
+            continue
+        last = int(completing[used[completing].argmin()])
+        cost = int(used[last]) + (int(costs[kept - 1]) if kept else 0)
+        if cost < best:
+            best, chosen = cost, np.append(order[:kept], order[last])
+    return chosen
 
 
 def _freeing_set(

@@ -117,7 +117,7 @@ def write_pools(page: Page, pools: Sequence[PoolRow], *, top: int) -> None:
         for row in pools[:shown]
     ]  # fmt: skip
     if rest is not None:
-        more = f"({count_of(len(pools) - shown, 'more')}: --top 0 shows all)"
+        more = f"({format_count(len(pools) - shown)} more: --top 0 shows all)"
         left = pools[shown:]
         cells.append((
             format_bytes(rest[0]), format_bytes(sum(row.allocated_bytes for row in left)),

@@ -86,7 +86,8 @@ def failure_of(history: DeviceHistory, failure: Failure) -> dict[str, Any]:
         "request_pool_pending_bytes": request.pending_bytes,
         "other_stream_holes_bytes": request.other_stream_holes_bytes,
         "other_size_class_bytes": request.other_class_bytes,
-        "private_pool_bytes": request.private_pool_bytes,
+        "private_pool_bytes": failure.balance.cached_private_pool_bytes,
+        "other_private_pool_bytes": request.private_pool_bytes,
         "short_by_bytes": verdict.room.short_by_bytes,
         "needed_bytes": None if projection is None else projection.needed_bytes,
         "needed_basis": None if projection is None else projection.basis,
@@ -103,7 +104,8 @@ def _no_failure() -> dict[str, Any]:
         "at", "site", "step", "phase", "requested_bytes", "segment_bytes_asked", "driver_bytes_asked",
         "device_free_bytes", "request_pool", "request_pool_holes_bytes", "request_pool_num_holes",
         "request_pool_largest_hole_bytes", "request_pool_usable_hole_bytes", "request_pool_pending_bytes",
-        "other_stream_holes_bytes", "other_size_class_bytes", "private_pool_bytes", "short_by_bytes", "needed_bytes",
+        "other_stream_holes_bytes", "other_size_class_bytes", "private_pool_bytes", "other_private_pool_bytes",
+        "short_by_bytes", "needed_bytes",
         "needed_basis", "full_because", "room_bytes", "left_bytes", "ladder",
     )  # fmt: skip
     return {"verdict": "none", "also": [], "answer": NO_EVENT, **dict.fromkeys(keys)}

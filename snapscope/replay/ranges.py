@@ -18,8 +18,10 @@ from typing import Final
 import numpy as np
 
 from snapscope.model import (
+    UNKNOWN_POOL,
     Action,
     AddressColumn,
+    AllocatorSettings,
     BoolColumn,
     DeviceTables,
     Int8Column,
@@ -73,11 +75,15 @@ class RangeTable(Table):
         end = start + size.astype(np.uint64)
         joins = np.zeros(len(rows), bool)
         joins[1:] = (start[1:] == end[:-1]) & expandable[1:] & expandable[:-1]
-        for column in (self.stream, self.pool, self.size_class):
+        for column in (self.stream, self.size_class):
             joins[1:] &= column[rows][1:] == column[rows][:-1]
+        # Of pieces that went back before the end older traces don't tell the pool.
+        pool = self.pool[rows]
+        joins[1:] &= (pool[1:] == pool[:-1]) | (pool[1:] == UNKNOWN_POOL) | (pool[:-1] == UNKNOWN_POOL)
         first = np.flatnonzero(~joins)
-        total = np.add.reduceat(size, first) if len(first) else size
-        return JoinedRanges(row=rows[first], addr=start[first], size_bytes=total)
+        if len(first):
+            size, pool = np.add.reduceat(size, first), np.maximum.reduceat(pool, first)
+        return JoinedRanges(row=rows[first], addr=start[first], size_bytes=size, pool=pool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +93,13 @@ class JoinedRanges(Table):
     Attributes:
         row: row in the range table of the segment's first piece.
         addr, size_bytes: the range.
+        pool: of the pieces that tell it.
     """
 
     row: Int64Column
     addr: AddressColumn
     size_bytes: Int64Column
+    pool: Int32Column
 
     def __len__(self) -> int:
         return len(self.row)
@@ -171,8 +179,13 @@ class _Pieces:
         return removed
 
 
-def trace_ranges(tables: DeviceTables) -> tuple[RangeTable, tuple[Notice, ...]]:
-    """Rebuild the reserved ranges of one device over its whole history."""
+def trace_ranges(tables: DeviceTables, settings: AllocatorSettings) -> tuple[RangeTable, tuple[Notice, ...]]:
+    """Rebuild the reserved ranges of one device over its whole history.
+
+    Args:
+        tables: the device.
+        settings: tell small mapped pieces from large ones by their granule.
+    """
     events, segments = tables.events, tables.segments
     is_segment_event = (events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP)
     index = np.flatnonzero(is_segment_event)
@@ -192,6 +205,7 @@ def trace_ranges(tables: DeviceTables) -> tuple[RangeTable, tuple[Notice, ...]]:
             strict=True,
         )
     )
+    granule = max(settings.large_segment_size_bytes, 1)
     pieces = _Pieces()
     columns = (
         segments.addr, segments.size_bytes, segments.stream, segments.pool, segments.size_class, segments.is_expandable
@@ -203,7 +217,7 @@ def trace_ranges(tables: DeviceTables) -> tuple[RangeTable, tuple[Notice, ...]]:
         if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
             pieces.take(addr, addr + size)
         else:
-            pieces.add(_new_piece(BEFORE, action, addr, size, stream, pool))
+            pieces.add(_new_piece(BEFORE, action, addr, size, stream, pool, granule))
     if pieces.num_conflicts:
         notices.append(Notice(code="segment_conflict", message="segment events that contradict each other or the final "
                               "segments", count=pieces.num_conflicts, bytes=pieces.conflict_bytes))  # fmt: skip
@@ -211,23 +225,26 @@ def trace_ranges(tables: DeviceTables) -> tuple[RangeTable, tuple[Notice, ...]]:
     for event, action, addr, size, stream, pool in script:
         if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
             dead.extend(_ended(pieces.cut(addr, addr + size), event))
-            pieces.add(_new_piece(event, action, addr, size, stream, pool))
+            pieces.add(_new_piece(event, action, addr, size, stream, pool, granule))
         else:
             dead.extend(_ended(pieces.cut(addr, addr + size), event))
     alive = _with_final_facts(pieces, tables)
     return _table([*dead, *alive]), tuple(notices)
 
 
-def _new_piece(birth: int, action: int, addr: int, size: int, stream: int, pool: int) -> _Piece:
+def _new_piece(birth: int, action: int, addr: int, size: int, stream: int, pool: int, granule: int) -> _Piece:
+    is_expandable = action in (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
+    # get_allocation_size: small requests get 2 MiB, nothing else does (AllocatorConfig.h). Several small
+    # granules can go back at once, large ones are multiples of theirs.
+    is_small = size == SMALL_SEGMENT_BYTES or (is_expandable and size % granule != 0)
     return _Piece(
         start=addr,
         end=addr + size,
         birth=birth,
         stream=stream,
         pool=pool,
-        # get_allocation_size: small requests get 2 MiB, nothing else does (AllocatorConfig.h).
-        size_class=SizeClass.SMALL if size == SMALL_SEGMENT_BYTES else SizeClass.LARGE,
-        is_expandable=action in (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP),
+        size_class=SizeClass.SMALL if is_small else SizeClass.LARGE,
+        is_expandable=is_expandable,
     )
 
 

@@ -119,7 +119,6 @@ def test_an_expandable_segment_would_grow_behind_its_free_end() -> None:
     assert split.largest_request_bytes == 44 * MIB
 
 
-@pytest.mark.xfail(strict=True, reason="small expandable segments grow by 2 MiB, which the driver has")
 def test_a_small_expandable_segment_would_grow() -> None:
     split = split_of(held(0, 20, is_expandable=True), device_free=9, expandable_segments=True).split
     assert split.largest_request_bytes == MIB

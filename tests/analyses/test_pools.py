@@ -65,7 +65,6 @@ def test_the_largest_request_of_a_free_list() -> None:
     assert rows[7, SizeClass.SMALL].largest_request_bytes == 4 * KIB
 
 
-@pytest.mark.xfail(strict=True, reason="requests up to 1 MiB go to the small pool, whatever the large one has free")
 def test_a_large_free_list_serves_no_small_request() -> None:
     """Expandable segments split off what is left from 512 bytes on, so that small holes occur in large ones."""
     blocks = [b.block(20 * MIB - 300 * KIB), b.block(300 * KIB, state=INACTIVE)]

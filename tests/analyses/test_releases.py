@@ -146,7 +146,6 @@ def test_what_an_exception_in_backward_let_go_of() -> None:
     assert found.freed_bytes == 2048 + 32768 + 2 * 24576 + 4
 
 
-@pytest.mark.xfail(strict=True, reason="a forward without a backward is taken for an evaluation after the last step")
 def test_what_an_exception_in_forward_let_go_of() -> None:
     run = train(Program(), 2)
     run_forward(run, 2)

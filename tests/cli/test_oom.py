@@ -127,7 +127,6 @@ def test_top_cuts_the_text_and_says_what_it_left_out() -> None:
     assert len(succeed("oom", FAILED, "--top", "0").lines) > len(lines)
 
 
-@pytest.mark.xfail(strict=True, reason="the rest row of the pools says (3 mores: …)")
 def test_what_is_left_out_of_the_pools_is_english() -> None:
     text = succeed("oom", fixture("torch-2.14/multi_stream"), "--top", "1").text
     assert re.search(r"\d mores", text) is None
