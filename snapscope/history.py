@@ -87,6 +87,11 @@ class DeviceHistory:
         """Reserved ranges over time."""
         return self._ranges_and_notices[0]
 
+    @property
+    def has_segment_conflicts(self) -> bool:
+        """Whether segment events contradict the final segments: reserved ranges before the end are estimates."""
+        return bool(self._ranges_and_notices[1])
+
     @cached_property
     def totals(self) -> Totals:
         """Requested, pending and reserved bytes after every event (index 0: before the first)."""

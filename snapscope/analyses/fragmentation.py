@@ -12,7 +12,15 @@ from snapscope.analyses.coverage import Head, find_head
 from snapscope.analyses.ledger import Balance, balance
 from snapscope.analyses.moments import Moment
 from snapscope.analyses.packing import Packing, pack_lifetimes
-from snapscope.analyses.pinning import FreeingSet, PinRow, find_cells, pin_rows, smallest_for_return
+from snapscope.analyses.pinning import (
+    FreeingSet,
+    LargestHole,
+    PinRow,
+    find_cells,
+    largest_hole,
+    pin_rows,
+    smallest_for_return,
+)
 from snapscope.analyses.pools import PendingRow, PoolRow, pending_rows, pool_rows
 from snapscope.history import DeviceHistory
 from snapscope.layout import Layout
@@ -92,6 +100,7 @@ class Fragmentation:
         pools: free lists of the allocator.
         layout: where every block and hole lies.
         pins: sites whose blocks hold free memory.
+        largest_hole: the largest free piece that blocks pin, and which; None if none.
         cheapest: the blocks whose end would let most go back for what they are; None if none.
         pending: what waits for another stream.
         curve: the free memory over the history: at the end of every step where there are some.
@@ -106,6 +115,7 @@ class Fragmentation:
     pools: tuple[PoolRow, ...]
     layout: Layout
     pins: tuple[PinRow, ...]
+    largest_hole: LargestHole | None
     cheapest: FreeingSet | None
     pending: tuple[PendingRow, ...]
     curve: tuple[CurvePoint, ...]
@@ -137,6 +147,7 @@ def fragmentation(
         pools=pools,
         layout=layout,
         pins=pin_rows(history, layout, cells=cells, selection=selection),
+        largest_hole=largest_hole(history, layout),
         cheapest=smallest_for_return(history, layout, cells=cells),
         pending=pending_rows(history, at.event),
         curve=curve,

@@ -10,13 +10,13 @@ import numpy as np
 from snapscope.analyses.growth import Growth, grown_since
 from snapscope.analyses.ledger import Balance, Ledger, balance, ledger
 from snapscope.analyses.moments import Moment, find_moment, moment_at
-from snapscope.analyses.pinning import PinRow, find_cells, pin_rows
+from snapscope.analyses.pinning import LargestHole, PinRow, find_cells, largest_hole, pin_rows
 from snapscope.analyses.pools import PendingRow, PoolRow, pending_rows, pool_rows
 from snapscope.analyses.projection import project
 from snapscope.analyses.releases import Release, Unwinding, find_retries, find_unwinding, release_before
 from snapscope.analyses.remedies import Remedy, find_remedies
 from snapscope.analyses.request import Request, read_request
-from snapscope.analyses.step_match import match_earlier_step
+from snapscope.analyses.step_match import match_earlier_step, whole_steps_before
 from snapscope.analyses.verdict import Verdict, judge
 from snapscope.history import DeviceHistory
 from snapscope.model import BoolColumn
@@ -80,6 +80,7 @@ class OomReport:
             nothing was.
         pools: free lists of the allocator.
         pins: who pins the holes of the request's own segments.
+        largest_hole: the largest free piece of the request's own segments, and what pins it.
         pending: what waits for another stream.
         growth: what grew since the same place of an earlier step; None where there is none.
         remedies: what would have helped.
@@ -95,6 +96,7 @@ class OomReport:
     before_release: BeforeRelease | None
     pools: tuple[PoolRow, ...]
     pins: tuple[PinRow, ...]
+    largest_hole: LargestHole | None
     pending: tuple[PendingRow, ...]
     growth: Growth | None
     remedies: tuple[Remedy, ...]
@@ -140,6 +142,7 @@ def find_oom(
             before_release=None,
             pools=pool_rows(history, layout),
             pins=pin_rows(history, layout, selection=selection),
+            largest_hole=largest_hole(history, layout),
             pending=pending_rows(history, at.event),
             growth=None,
             remedies=(),
@@ -162,8 +165,9 @@ def find_oom(
         before_release=before,
         pools=pool_rows(history, layout),
         pins=pin_rows(history, layout, segments=subject.request.own_segments, cells=cells, selection=selection),
+        largest_hole=largest_hole(history, layout, subject.request.own_segments),
         pending=pending_rows(history, event),
-        growth=grown_since(history, event, match) if match is not None else None,
+        growth=grown_since(history, event, match) if match is not None and match.is_same_request else None,
         remedies=find_remedies(history, layout, subject.request, subject.verdict, cells),
         retries=retries,
     )
@@ -190,7 +194,7 @@ def judge_failure(history: DeviceHistory, number: int, *, capacity_bytes: int | 
             reserved_bytes=state.reserved_bytes,
             active_bytes=state.allocated_bytes + state.pending_bytes,
             projection=project(history, event, match),
-            is_first_step=match is None and step is not None and phase in _TRAINING,
+            is_first_step=step is not None and phase in _TRAINING and not whole_steps_before(history, index),
         ),
         site=_site(history, stack, phase),
         stack=stack,

@@ -62,6 +62,26 @@ class FreeingSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LargestHole:
+    """The largest free piece of some segments, and the blocks around it.
+
+    Attributes:
+        addr, size_bytes: the piece.
+        segment_addr, segment_bytes: the segment that it lies in.
+        below, above: rows of the lifetime table of the blocks at its ends; None at the segment's end.
+        rows: all blocks of the segment by site: they pin it.
+    """
+
+    addr: int
+    size_bytes: int
+    segment_addr: int
+    segment_bytes: int
+    below: int | None
+    above: int | None
+    rows: tuple[LedgerRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
     """What the driver takes back as one: segments, or granules of expandable ones, in use.
 
@@ -164,6 +184,35 @@ def pin_rows(
         sorted(
             rows, key=lambda row: (row.row.key == LEFT_OUT_KEY, -row.held_any_bytes, -row.held_alone_bytes, row.row.key)
         )
+    )
+
+
+def largest_hole(history: DeviceHistory, layout: Layout, segments: BoolColumn | None = None) -> LargestHole | None:
+    """Find the largest free piece that blocks pin; None if there is none.
+
+    Args:
+        history: the device.
+        layout: the moment.
+        segments: which segments count; None = all that aren't a private pool's.
+    """
+    pieces, table, blocks = layout.pieces, layout.segments, layout.blocks
+    wanted = ~table.is_private if segments is None else segments
+    is_pinned = wanted[pieces.segment] & (table.num_blocks[pieces.segment] > 0)
+    candidates = np.flatnonzero(is_pinned)
+    if not len(candidates):
+        return None
+    place = int(candidates[pieces.size_bytes[candidates].argmax()])
+    segment, low = int(pieces.segment[place]), int(pieces.offset_bytes[place])
+    own = layout.blocks_of(segment)
+    above = own.start + int(np.searchsorted(blocks.offset_bytes[own], low))
+    return LargestHole(
+        addr=int(table.addr[segment]) + low,
+        size_bytes=int(pieces.size_bytes[place]),
+        segment_addr=int(table.addr[segment]),
+        segment_bytes=int(table.size_bytes[segment]),
+        below=int(blocks.row[above - 1]) if above > own.start else None,
+        above=int(blocks.row[above]) if above < own.stop else None,
+        rows=group_rows(history, blocks.row[own]),
     )
 
 

@@ -164,7 +164,8 @@ def pending_rows(history: DeviceHistory, event: int) -> tuple[PendingRow, ...]:
         asked = int(lifetimes.free_requested_event[own].min())
         waited = None
         if asked >= 0 and event >= 0 and events.time_us[asked] != NO_TIME:
-            waited = int(events.time_us[event] - events.time_us[asked])
+            # Times of other threads can be a little apart from the order of events.
+            waited = max(int(events.time_us[event] - events.time_us[asked]), 0)
         stacks = lifetimes.free_stack[own]
         stacks = stacks[stacks != NO_STACK]
         freed_by = None

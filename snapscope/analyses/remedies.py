@@ -96,7 +96,7 @@ def _settings(history: DeviceHistory, layout: Layout, request: Request, verdict:
     if verdict.cause is Cause.FRAGMENTATION and not request.is_expandable:
         granules = _free_granules(layout, request, settings.large_segment_size_bytes)
         is_enough = free + granules >= request.driver_bytes
-        where = f"where the blocks lie now, granules of {format_bytes(granules)} would be free"
+        where = f"where the blocks lie now, {format_bytes(granules)} of granules would be free"
         yield Remedy(
             action="expandable_segments:True",
             frees_bytes=request.holes_bytes,
@@ -149,9 +149,9 @@ def _blocks(
         else f"{freed} in {count_of(found.num_segments, found.unit)} could go back to the driver"
     )
     yield Remedy(
-        action=f"end {count_of(len(found.lifetimes), 'block')} of {taken}",
+        action=f"end {count_of(len(found.lifetimes), 'block')} ({taken} in all)",
         frees_bytes=found.freed_bytes,
         is_enough=True,
-        why=f"of those that pin the cheapest: without them {outcome}",
+        why=f"the cheapest that pin: without them {outcome}",
         blocks=found,
     )

@@ -170,6 +170,16 @@ def row_label(row: LedgerRow) -> str:
     return f"{row.key}  (also line {', '.join(others)})" if others else row.key
 
 
+def write_contradiction(page: Page, balance: Balance) -> None:
+    """Say at the head where blocks and segments contradict each other; the notices say how."""
+    if balance.cached_bytes < 0 or balance.cached_holes_bytes < 0:
+        page.line(
+            "the file contradicts itself: its blocks exceed its segments, so figures of free memory mean little "
+            "(see the notices)",
+            style="yellow",
+        )
+
+
 def write_ladder(page: Page, balance: Balance) -> None:
     """Write the rungs from requested to reserved, each with what it means."""
     rungs = [
@@ -198,6 +208,8 @@ def _outside_rung(balance: Balance) -> tuple[str, str, str]:
     name = "+ outside PyTorch"
     if balance.outside_bytes is not None:
         meaning = "CUDA context, NCCL, other processes"
+        if balance.capacity_bytes is not None and balance.outside_bytes * 2 > balance.capacity_bytes:
+            meaning += " (more than half of the card: is --capacity right?)"
         if balance.device_free_bytes is None:
             meaning += f", as at the oom event {format_count(balance.outside_event or 0)}"
         return name, format_bytes(balance.outside_bytes), meaning

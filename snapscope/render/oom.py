@@ -11,18 +11,28 @@ from snapscope.analyses.ledger import Balance
 from snapscope.analyses.oom import Failure, OomReport
 from snapscope.analyses.releases import Release
 from snapscope.analyses.remedies import Remedy
+from snapscope.analyses.verdict import Full
 from snapscope.history import DeviceHistory
 from snapscope.render.free_memory import (
     freeing_of,
+    largest_hole_of,
     pending_of,
     pin_of,
     pool_of,
+    write_largest_hole,
     write_pending,
     write_pins,
     write_pools,
 )
 from snapscope.render.jsonable import balance_of, dump, head_of, moment_of, safe_text
-from snapscope.render.ledger import ledger_document, when, write_categories, write_ladder, write_rows
+from snapscope.render.ledger import (
+    ledger_document,
+    when,
+    write_categories,
+    write_contradiction,
+    write_ladder,
+    write_rows,
+)
 from snapscope.render.page import Page, device_line
 from snapscope.render.verdict import also_line, answer_line, free_text, stream_name, verdict_line
 from snapscope.units import count_of, format_bytes, format_count, format_delta
@@ -43,6 +53,7 @@ def oom_json(history: DeviceHistory, report: OomReport) -> bytes:
             "ledger": ledger_document(report.ledger),
             "before_release": _before_release(report),
             "pinned_by": [pin_of(pin) for pin in report.pins],
+            "largest_hole": largest_hole_of(history, report.largest_hole),
             "pools": [pool_of(history, row) for row in report.pools],
             "pending": [pending_of(row) for row in report.pending],
             "growth": _growth(report.growth),
@@ -205,7 +216,9 @@ def oom_text(history: DeviceHistory, report: OomReport, page: Page, *, top: int)
             f"{format_bytes(subject.request.other_class_bytes)} more are free in the {size} pool, which no request of "
             f"this size can use"
         )
+    write_contradiction(page, report.ledger.balance)
     write_failures(page, report.failures, report.num_ooms, subject)
+    _write_remedies(report, subject, page)
     page.title(f"by category {when(subject.at)}")
     write_categories(page, report.ledger)
     page.title("who holds it")
@@ -214,7 +227,7 @@ def oom_text(history: DeviceHistory, report: OomReport, page: Page, *, top: int)
     if report.pins:
         page.title(f"who pins the holes of {subject.request.pool_name}, stream {stream_name(subject.request.stream)}")
         write_pins(page, report.pins, top=min(top, 8) if top else 0)
-    _write_remedies(report, page)
+        write_largest_hole(page, history, report.largest_hole)
     page.title("the ladder")
     write_ladder(page, report.ledger.balance)
     _write_before(report, page)
@@ -282,6 +295,7 @@ def write_failures(page: Page, failures: Sequence[Failure], num_ooms: int, subje
         return
     shown = f", the last {len(failures)} here" if num_ooms > len(failures) else ""
     about = f"; this page is about event {format_count(subject.at.event)}" if subject is not None else ""
+    about += ", `snapscope oom --at oom:N` about another"
     page.title(f"{count_of(num_ooms, 'oom event')}{shown}{about}")
     page.table(
         [
@@ -321,19 +335,30 @@ def _write_growth(growth: Growth | None, page: Page) -> None:
     page.table(cells, align="rrlf", header=("bytes", "count", "", "site"))
 
 
-def _write_remedies(report: OomReport, page: Page) -> None:
+def _write_remedies(report: OomReport, subject: Failure, page: Page) -> None:
     page.title("what would have helped, in the allocator's terms")
     if not report.remedies:
-        page.line("  no setting of the allocator: less must be live at once")
+        page.line(f"  no setting of the allocator: {_less_live(subject)}")
         return
     for remedy in report.remedies:
-        enough = "" if remedy.is_enough else ", not enough alone"
+        enough = ", enough for this request" if remedy.is_enough else ", not enough alone"
         page.line(f"  {remedy.action}: {format_bytes(remedy.frees_bytes)}{enough}; {remedy.why}")
         if remedy.blocks is not None:
             for row in remedy.blocks.rows[:_MAX_ROWS]:
                 page.line(f"    {format_bytes(row.bytes)} in {count_of(row.num_allocations, 'block')}  {row.key}")
             if len(remedy.blocks.rows) > _MAX_ROWS:
                 page.line(f"    and {count_of(len(remedy.blocks.rows) - _MAX_ROWS, 'more site')}")
+
+
+def _less_live(subject: Failure) -> str:
+    """Say by how much less must be live, as far as that is known."""
+    verdict = subject.verdict
+    short = verdict.room.short_by_bytes
+    if verdict.full is Full.NEED and verdict.projection is not None:
+        short = verdict.projection.needed_bytes - verdict.room.left_bytes
+    if short <= 0:
+        return "less must be live at once"
+    return f"at least {format_bytes(short)} less must be live at once, or the card be larger by that"
 
 
 def _write_before(report: OomReport, page: Page) -> None:

@@ -80,13 +80,19 @@ def _private_pool(failure: Failure) -> str:
 
 def _capacity(failure: Failure) -> str:
     request, room, projection = failure.request, failure.verdict.room, failure.verdict.projection
+    if room.short_by_bytes and request.device_free_bytes is None:
+        return (
+            f"What the driver had free isn't in the file. All that PyTorch had is {_best_case(failure)}: without "
+            f"{format_bytes(room.short_by_bytes)} from the driver it could not fit"
+        )
     if room.short_by_bytes:
         return (
             f"Not fragmentation: even if every unallocated byte were one piece it would be {_best_case(failure)}, "
             f"{format_bytes(room.short_by_bytes)} short of the {format_bytes(request.requested_bytes)} asked for"
         )
     left = (
-        f"{format_share(room.live_bytes, room.room_bytes)} of {format_bytes(room.room_bytes)} were in use, "
+        f"{format_share(room.live_bytes, room.room_bytes)} of the {format_bytes(room.room_bytes)} that PyTorch could "
+        f"have were in use, "
         f"{format_bytes(room.left_bytes)} were left"
     )
     holes = f"this request found {_holes(failure)}"
@@ -172,9 +178,9 @@ def stream_name(stream: int) -> str:
 
 _FULL: Final = {
     Full.SHARE: "The card is full",
-    Full.FEW_HOLES: "The card is nearly full, and what is left is not in holes",
+    Full.FEW_HOLES: "The card is nearly full, and has few holes",
     Full.FIRST_STEP: "The card is nearly full in a first step, with gradients or optimizer states still to come",
-    Full.ONLY_GROWN: "The program had only grown so far, and there is no room for more of it",
+    Full.ONLY_GROWN: "The program had only grown so far, and little is left for more of it",
     None: "No hole fits, and the driver has less than a segment",
 }
 
@@ -187,6 +193,7 @@ _ANSWERS: Final[dict[Cause, Callable[[Failure], str]]] = {
     Cause.OTHER_STREAM: _other_stream,
     Cause.FRAGMENTATION: _fragmentation,
     Cause.FITTING_HOLE: _fitting_hole,
+    Cause.NONE: lambda _: "The oom event doesn't tell how much was asked for",
 }
 
 _MEANINGS: Final = {
