@@ -295,7 +295,7 @@ def write_failures(page: Page, failures: Sequence[Failure], num_ooms: int, subje
         return
     shown = f", the last {len(failures)} here" if num_ooms > len(failures) else ""
     about = f"; this page is about event {format_count(subject.at.event)}" if subject is not None else ""
-    about += ", `snapscope oom --at oom:N` about another"
+    about += ", --at oom:N shows another"
     page.title(f"{count_of(num_ooms, 'oom event')}{shown}{about}")
     page.table(
         [
