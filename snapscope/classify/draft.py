@@ -127,6 +127,18 @@ class Draft:
         sizes = np.union1d(self.parameter_sizes, self.gradient_sizes)
         return np.isin(self.size, sizes) & (self.size > 0)
 
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of the gradients that one backward makes; where none outlives its own, of what was built."""
+        trained = int((self.gradient_sizes * self.gradient_counts).sum())
+        return trained or int(self.size[(self.evidence == Evidence.CONSTRUCTED) & self.is_born].sum())
+
+    @property
+    def uses_optimizer(self) -> bool:
+        """Whether an optimizer of PyTorch was seen, if only by its `zero_grad`."""
+        seen = self.facts.has(Role.OPTIMIZER_ZERO_GRAD) | (self.facts.phase == StackPhase.OPTIMIZER)
+        return bool(seen.any())
+
     def count_of(self, sizes: Int64Column) -> Int64Column:
         """Return how many gradients of each size one backward makes."""
         if not len(self.gradient_sizes):

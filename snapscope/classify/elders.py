@@ -42,6 +42,8 @@ def decide_user_tensors(draft: Draft) -> None:
     )
     rows = np.flatnonzero(kept)
     stacks = draft.stack[rows]
+    cloned = draft.facts.has(Role.CLONED)
+    built = dict(zip(sizes.tolist(), counts.tolist(), strict=True))
     for stack in stacks[np.sort(np.unique(stacks, return_index=True)[1])].tolist():
         own = rows[stacks == stack]
         hits = own[np.isin(draft.size[own], model)]
@@ -54,7 +56,8 @@ def decide_user_tensors(draft: Draft) -> None:
         is_set = int(draft.size[hits].sum()) >= _SET_SHARE * model_bytes > 0
         in_init = _is_init(draft, stack)
         if is_set:
-            copied = np.isin(draft.size[rest], has_state)
+            # Before the work began there was nothing to clone but parameters.
+            copied = np.isin(draft.size[rest], has_state) | cloned[stack] | _exceeds(draft, rest, built)
             _put(draft, rest[copied], Category.PARAMETER, Evidence.USER_COPY)
             _put(draft, rest[~copied], Category.OPTIMIZER_STATE, Evidence.USER_STATE)
         elif len(rest) >= 2 and draft.count_of(draft.size[rest]).all():
@@ -72,6 +75,15 @@ def decide_user_tensors(draft: Draft) -> None:
         draft.parameter_sizes = np.union1d(draft.parameter_sizes, draft.size[made])
 
 
+def _exceeds(draft: Draft, rows: Int64Column, built: dict[int, int]) -> bool:
+    """Tell whether a set has more blocks of some sizes than train, as many as were built: it copies buffers too."""
+    sizes, counts = np.unique(draft.size[rows], return_counts=True)
+    trained = draft.count_of(sizes)
+    more = (counts > trained) & (trained > 0)
+    fits = [built.get(size) == count for size, count in zip(sizes.tolist(), counts.tolist(), strict=True)]
+    return bool((more & np.array(fits, bool)).any())
+
+
 def _put(draft: Draft, rows: Int64Column, category: Category, evidence: Evidence) -> None:
     draft.category[rows] = category
     draft.evidence[rows] = evidence
@@ -80,6 +92,11 @@ def _put(draft: Draft, rows: Int64Column, category: Category, evidence: Evidence
 def _put_kept(draft: Draft, rows: Int64Column, stays: BoolColumn, *, in_init: bool, model_bytes: int) -> None:
     """Single tensors: a small one made by an `__init__` is a buffer; else data that is kept."""
     rows = rows[stays[rows] & ~draft.freed_by_backward[rows]]
+    # What a program with an update of its own fills, keeps and gives no parameter's size preconditions it.
+    by_hand = draft.is_update.any() and not draft.uses_optimizer
+    filled = draft.has_role(Role.FILLED)[rows] & draft.is_alive[rows] & by_hand
+    _put(draft, rows[filled], Category.OPTIMIZER_STATE, Evidence.USER_STATE)
+    rows = rows[~filled]
     small = draft.size[rows] <= _BUFFER_SHARE * model_bytes
     if in_init:
         _put(draft, rows[small], Category.PARAMETER, Evidence.USER_BUFFER)

@@ -20,9 +20,8 @@ _LAST_RANKS: Final = 6
 _RESULT_BYTES: Final = 1 << 16
 _QUANTISED_BYTES: Final = 1 << 12
 _REPLACE_EVENTS: Final = 60
+_MAX_BACKWARDS: Final = 4
 _TRAINING_SHARE: Final = 0.3
-_MIN_CALLS: Final = 3
-_GROWN_SHARE: Final = 0.8
 
 
 def mark_updates(draft: Draft) -> None:
@@ -59,7 +58,9 @@ def decide_held(draft: Draft) -> None:
     inputs = held & draft.user & ~draft.forward_stack & ~draft.is_update
     after_next = pad(draft.spans.backward_end, draft.num_events + 1)[np.minimum(draft.next + 1, draft.num_backwards)]
     draft.put(inputs, Category.ACTIVATION, Evidence.INPUT_HELD)
-    draft.put(inputs & (draft.death > after_next), Category.TEMPORARY, Evidence.KEPT_FOR_LONG)
+    draft.put(inputs & (draft.death > after_next) & ~_is_replaced(draft, inputs), Category.TEMPORARY,
+              Evidence.KEPT_FOR_LONG)
+    draft.put(inputs & _has_saved_copy(draft, inputs), Category.TEMPORARY, Evidence.HELD_BESIDE_SAVED)
     forward = draft.spans.forward_events
     if len(forward):
         last = pad(forward, -1)[np.searchsorted(forward, draft.next_start, side="left") - 1]
@@ -68,6 +69,49 @@ def decide_held(draft: Draft) -> None:
     # Two backwards over one graph (a GAN's generator, a meta-learner): a later one freed it.
     later = held & ~draft.is_alive & (draft.free_phase == StackPhase.BACKWARD)
     draft.put(later, Category.ACTIVATION, Evidence.FREED_BY_BACKWARD)
+
+
+def _is_replaced(draft: Draft, inputs: BoolColumn) -> BoolColumn:
+    """Tell which held blocks their line's next ones replace: a loop's batch, over however many backwards.
+
+    It dies before its line runs in the iteration after the next one. What serves many backwards is no
+    batch, but data that batches are taken from.
+    """
+    rows = np.flatnonzero(inputs & draft.has_stack)
+    rows = rows[np.lexsort((draft.birth[rows], draft.next[rows], draft.stack[rows]))]
+    found: BoolColumn = np.zeros(len(inputs), bool)
+    if not len(rows):
+        return found
+    stack, number = draft.stack[rows], draft.next[rows]
+    begins = np.flatnonzero(np.append([True], (np.diff(stack) != 0) | (np.diff(number) != 0)))
+    group = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(rows))))
+    # Stack and first birth of the groups of rows, with two behind the last.
+    stacks = np.append(stack[begins], [-1, -1])
+    births = np.append(draft.birth[rows[begins]], [0, 0])
+    has_next = stacks[group + 1] == stack
+    after_next = np.where(stacks[group + 2] == stack, births[group + 2], draft.num_events)
+    until = np.searchsorted(draft.spans.backward_start, draft.death[rows])
+    is_short = has_next & (draft.death[rows] < after_next) & (until - number <= _MAX_BACKWARDS)
+    # The last ones of a line are what those before them were.
+    shorts = np.setdiff1d(stack[is_short], stack[has_next & ~is_short])
+    found[rows[is_short | (~has_next & np.isin(stack, shorts))]] = True
+    return found
+
+
+def _has_saved_copy(draft: Draft, inputs: BoolColumn) -> BoolColumn:
+    """Tell which batches forward copied or cast, before anything else, into a block that it saved instead."""
+    by_rank = np.argsort(draft.rank + np.where(draft.forward | draft.user, 0, len(draft.rank)), kind="stable")
+    num = int(np.count_nonzero(draft.forward | draft.user))
+    is_copy = (draft.has_role(Role.COPIED) | draft.has_role(Role.AUTOCAST)) & draft.forward & draft.freed_by_backward
+    rows = np.flatnonzero(inputs)
+    found: BoolColumn = np.zeros(len(inputs), bool)
+    for distance in range(1, _NEAR_RANKS + 1):
+        place = draft.rank[rows] + distance
+        other = by_rank[np.clip(place, 0, max(num - 1, 0))]
+        sizes = draft.size[rows]
+        same = (draft.size[other] == sizes) | (2 * draft.size[other] == sizes)
+        found[rows[(place < num) & same & is_copy[other] & (draft.next[other] == draft.next[rows])]] = True
+    return found
 
 
 def _decide_held_by_position(draft: Draft, held: BoolColumn) -> None:
@@ -161,7 +205,7 @@ def tell_copies_from_states(draft: Draft) -> None:
     model_bytes = int((draft.gradient_sizes * draft.gradient_counts).sum())
     if 2 * int(draft.size[lazy].sum()) < model_bytes:
         return
-    copies = sets & draft.is_alive & np.isin(draft.size, draft.size[lazy])
+    copies = sets & draft.is_alive & ~draft.has_role(Role.FILLED) & np.isin(draft.size, draft.size[lazy])
     draft.put(copies, Category.PARAMETER, Evidence.USER_COPY)
 
 
@@ -299,45 +343,6 @@ def _as_before(draft: Draft, members: BoolColumn, undecided: BoolColumn, decided
     draft.evidence[targets[always]] = Evidence.AS_SITE
     draft.category[targets[found]] = categories[np.maximum(at, 0)][found]
     draft.evidence[targets[found]] = Evidence.AS_BEFORE
-
-
-def decide_inference(draft: Draft) -> None:
-    """Without any backward: caches are what survives from one call to the next within modules."""
-    if draft.num_backwards or bool((draft.category[draft.forward] == Category.ACTIVATION).any()):
-        return
-    draft.put(draft.forward & draft.has_role(Role.KV_CACHE), Category.ACTIVATION, Evidence.KV_CACHE)
-    phases = draft.spans.event_phase
-    known = np.flatnonzero(phases > 0)
-    begins = known[np.diff((phases[known] == StackPhase.FORWARD).astype(np.int8), prepend=0) == 1]
-    call = np.searchsorted(begins, draft.birth, side="right")
-    freed_in = np.searchsorted(begins, draft.death, side="right")
-    outlives = draft.forward & (freed_in > call) & ~draft.is_alive
-    replaced = outlives & (draft.free_phase == StackPhase.FORWARD)
-    # A result that the caller holds, or lets go, looks the same where frees have no stacks, but doesn't grow.
-    replaced |= outlives & np.isin(draft.stack, _growing(draft, outlives, call))
-    caches = np.unique(draft.stack[replaced])
-    draft.put(replaced, Category.ACTIVATION, Evidence.KV_CACHE)
-    # The last one is let go by who called, or never.
-    forwards = known[phases[known] == StackPhase.FORWARD]
-    call_ends = pad(forwards, -1)[np.searchsorted(forwards, np.append(begins, draft.num_events + 1)) - 1]
-    is_last = draft.forward & np.isin(draft.stack, caches) & (draft.death > call_ends[call])
-    draft.put(is_last, Category.ACTIVATION, Evidence.KV_CACHE)
-
-
-def _growing(draft: Draft, rows: BoolColumn, call: Int64Column) -> Int64Column:
-    """Return the stacks whose blocks grow from call to call."""
-    found = np.flatnonzero(rows)
-    if not len(found):
-        return found
-    keys = draft.stack[found].astype(np.int64) * (int(call.max()) + 2) + call[found]
-    distinct, which = np.unique(keys, return_inverse=True)
-    largest = np.zeros(len(distinct), np.int64)
-    np.maximum.at(largest, which, draft.size[found])
-    stack = distinct // (int(call.max()) + 2)
-    pairs = stack[1:] == stack[:-1]
-    num_pairs = np.bincount(stack[1:][pairs])
-    num_grown = np.bincount(stack[1:][pairs], largest[1:][pairs] > largest[:-1][pairs])
-    return np.flatnonzero((num_pairs >= _MIN_CALLS) & (num_grown >= _GROWN_SHARE * num_pairs))
 
 
 def sizes_by_order(draft: Draft, rows: Int64Column) -> Int64Column:

@@ -1,0 +1,126 @@
+"""Passes over programs that only infer: no backward tells what is kept for which purpose."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from snapscope.classify.draft import Draft, pad
+from snapscope.classify.evidence import Evidence
+from snapscope.classify.material import Category
+from snapscope.classify.rules import Role
+from snapscope.classify.sets import mirrors
+from snapscope.classify.stacks import StackPhase
+from snapscope.model import BoolColumn, Int64Column
+
+_MIN_CALLS: Final = 3
+_GROWN_SHARE: Final = 0.8
+_CACHE_BYTES: Final = 1 << 14
+_MIN_CACHES: Final = 2
+_MIN_WEIGHTS: Final = 3
+
+
+def decide_inference(draft: Draft) -> None:
+    """Without any backward: caches are what survives from one call to the next within modules."""
+    if draft.num_backwards or bool((draft.category[draft.forward] == Category.ACTIVATION).any()):
+        return
+    draft.put(draft.forward & draft.has_role(Role.KV_CACHE), Category.ACTIVATION, Evidence.KV_CACHE)
+    phases = draft.spans.event_phase
+    known = np.flatnonzero(phases > 0)
+    begins = known[np.diff((phases[known] == StackPhase.FORWARD).astype(np.int8), prepend=0) == 1]
+    if not len(begins):
+        _decide_bare(draft)
+        return
+    call = np.searchsorted(begins, draft.birth, side="right")
+    freed_in = np.searchsorted(begins, draft.death, side="right")
+    outlives = draft.forward & (freed_in > call) & ~draft.is_alive
+    replaced = outlives & (draft.free_phase == StackPhase.FORWARD)
+    # A result that the caller holds, or lets go, looks the same where frees have no stacks, but doesn't grow.
+    replaced |= outlives & np.isin(draft.stack, _growing(draft, outlives, call))
+    # The caller may put them in another order between two calls.
+    handed = draft.user & (freed_in > call) & ~draft.is_alive & (draft.free_phase == StackPhase.FORWARD)
+    handed &= np.isin(draft.stack, _growing(draft, handed, call))
+    caches = np.unique(draft.stack[replaced | handed])
+    draft.put(replaced | handed, Category.ACTIVATION, Evidence.KV_CACHE)
+    if len(caches):
+        draft.put(_views_kept(draft, outlives, call), Category.ACTIVATION, Evidence.KV_CACHE)
+    # The last one is let go by who called, or never.
+    forwards = known[phases[known] == StackPhase.FORWARD]
+    call_ends = pad(forwards, -1)[np.searchsorted(forwards, np.append(begins, draft.num_events + 1)) - 1]
+    is_last = draft.forward & np.isin(draft.stack, caches) & (draft.death > call_ends[call])
+    is_last |= draft.user & np.isin(draft.stack, caches) & (call == len(begins))
+    draft.put(is_last, Category.ACTIVATION, Evidence.KV_CACHE)
+    _decide_cache_sets(draft, draft.user & draft.has_stack & (freed_in - call >= min(_MIN_CALLS, len(begins))))
+
+
+def _views_kept(draft: Draft, outlives: BoolColumn, call: Int64Column) -> BoolColumn:
+    """Return what outlives its call though its line's blocks mostly don't: a cache began as a view of it."""
+    rows = np.flatnonzero(draft.forward & draft.has_stack)
+    stacks, which = np.unique(draft.stack[rows], return_inverse=True)
+    num_calls = np.zeros(len(stacks), np.int64)
+    num_kept = np.zeros(len(stacks), np.int64)
+    for count, some in ((num_calls, rows), (num_kept, rows[outlives[rows]])):
+        place = which if some is rows else which[outlives[rows]]
+        pairs = np.unique(np.stack((place, call[some])), axis=1)
+        np.add.at(count, pairs[0], 1)
+    rarely = stacks[(num_calls >= _MIN_CALLS) & (2 * num_kept <= num_calls)]
+    found: BoolColumn = outlives & np.isin(draft.stack, rarely)
+    return found
+
+
+def _decide_cache_sets(draft: Draft, kept: BoolColumn) -> None:
+    """Equal blocks that the user's code made full of zeros and keeps over calls: a cache of every layer.
+
+    Where frames don't say what a block was filled with, there must be one or two for each layer.
+    """
+    built = draft.size[draft.evidence == Evidence.CONSTRUCTED]
+    multiples = np.unique(np.unique(built[built > 0], return_counts=True)[1])
+    multiples = multiples[multiples >= _MIN_CACHES]
+    kept = kept & (draft.size >= _CACHE_BYTES) & ((draft.category == Category.TEMPORARY) | ~draft.forward)
+    if draft.facts.has_cpp:
+        kept &= draft.has_role(Role.FILLED)
+    sizes, counts = np.unique(draft.size[kept], return_counts=True)
+    if draft.facts.has_cpp:
+        sizes = sizes[counts >= (multiples[0] if len(multiples) else _MIN_CACHES)]
+    else:
+        fits = np.isin(counts, np.concatenate((multiples, 2 * multiples)))
+        sizes = sizes[fits & (counts >= 2 * _MIN_CACHES)]
+    draft.put(kept & np.isin(draft.size, sizes), Category.ACTIVATION, Evidence.CACHE_SET)
+
+
+def _decide_bare(draft: Draft) -> None:
+    """Without modules either: what was drawn at random before all else and stays are weights.
+
+    Zeros of the same sizes are states, other equal blocks of zeros are caches.
+    """
+    if draft.spans.is_positional or not draft.facts.has_cpp:
+        return
+    draws = np.isin(draft.facts.python_key, draft.facts.python_key[draft.facts.has(Role.DRAWN)])
+    stays = draft.user & draft.is_alive & draft.has_stack & (draft.size > 0)
+    drawn = stays & draft.of_stack(draws) & ~draft.has_role(Role.FILLED)
+    num_brief = int(np.count_nonzero(draft.user & ~draft.is_alive))
+    if int(np.count_nonzero(drawn)) < _MIN_WEIGHTS or num_brief < _MIN_CALLS * int(np.count_nonzero(drawn)):
+        return
+    draft.put(drawn, Category.PARAMETER, Evidence.DRAWN_SET)
+    filled = stays & draft.has_role(Role.FILLED)
+    states = filled & np.isin(draft.size, draft.size[drawn])
+    states &= mirrors(draft.size[states], draft.size[drawn])
+    draft.put(states, Category.OPTIMIZER_STATE, Evidence.USER_STATE)
+    _decide_cache_sets(draft, filled & ~states)
+
+
+def _growing(draft: Draft, rows: BoolColumn, call: Int64Column) -> Int64Column:
+    """Return the stacks whose blocks grow from call to call."""
+    found = np.flatnonzero(rows)
+    if not len(found):
+        return found
+    keys = draft.stack[found].astype(np.int64) * (int(call.max()) + 2) + call[found]
+    distinct, which = np.unique(keys, return_inverse=True)
+    largest = np.zeros(len(distinct), np.int64)
+    np.maximum.at(largest, which, draft.size[found])
+    stack = distinct // (int(call.max()) + 2)
+    pairs = stack[1:] == stack[:-1]
+    num_pairs = np.bincount(stack[1:][pairs])
+    num_grown = np.bincount(stack[1:][pairs], largest[1:][pairs] > largest[:-1][pairs])
+    return np.flatnonzero((num_pairs >= _MIN_CALLS) & (num_grown >= _GROWN_SHARE * num_pairs))
