@@ -21,6 +21,8 @@ _RESULT_BYTES: Final = 1 << 16
 _QUANTISED_BYTES: Final = 1 << 12
 _REPLACE_EVENTS: Final = 60
 _MAX_BACKWARDS: Final = 4
+_STATE_SHARE: Final = 0.5
+_FEW_DATA: Final = 4
 _TRAINING_SHARE: Final = 0.3
 
 
@@ -115,13 +117,32 @@ def _has_saved_copy(draft: Draft, inputs: BoolColumn) -> BoolColumn:
 
 
 def _decide_held_by_position(draft: Draft, held: BoolColumn) -> None:
-    """Without stacks: what is older than the first backward and stays is a parameter."""
+    """Without stacks: what is older than the first backward and stays are parameters and what mirrors them.
+
+    As many blocks of a size as there are gradients of it are parameters, the eldest; further ones states.
+    What is of no gradient's size is frozen, or a buffer, unless it came alone after all of these: data.
+    """
     ends = draft.spans.backward_end
     draft.put(held, Category.TEMPORARY, Evidence.POSITION_ONLY)
-    if len(ends):
-        stays = draft.is_alive | (draft.death > ends[-1])
-        old = draft.user & (draft.birth < draft.spans.backward_start[0]) & (draft.death > ends[0]) & stays
-        draft.put(old, Category.PARAMETER, Evidence.POSITION_ONLY)
+    if not len(ends):
+        return
+    stays = draft.is_alive | (draft.death > ends[-1])
+    old = draft.user & (draft.birth < draft.spans.backward_start[0]) & (draft.death > ends[0]) & stays
+    draft.put(old, Category.PARAMETER, Evidence.POSITION_ONLY)
+    rows = np.flatnonzero(old & (draft.size > 0))
+    rows = rows[np.argsort(draft.birth[rows], kind="stable")]
+    counts = draft.count_of(draft.size[rows])
+    if not counts.any():
+        return
+    surplus = rows[(counts > 0) & (sizes_by_order(draft, rows) >= counts)]
+    states = draft.size[(draft.category == Category.OPTIMIZER_STATE) & draft.is_born]
+    is_copy = np.isin(draft.size[surplus], states).any()
+    # Where steps make states of these sizes, an older set copies the parameters.
+    if len(ends) > 1 and not is_copy and int(draft.size[surplus].sum()) >= _STATE_SHARE * draft.model_bytes:
+        draft.category[surplus] = Category.OPTIMIZER_STATE
+    behind = rows[int(np.flatnonzero(counts)[-1]) + 1 :]
+    if len(behind) <= _FEW_DATA:
+        draft.category[behind] = Category.TEMPORARY
 
 
 def _has_saved_twin(

@@ -19,10 +19,15 @@ _GROWN_SHARE: Final = 0.8
 _CACHE_BYTES: Final = 1 << 14
 _MIN_CACHES: Final = 2
 _MIN_WEIGHTS: Final = 3
+_KEPT_SHARE: Final = 0.5
+_WORK_TIMES: Final = 2
 
 
 def decide_inference(draft: Draft) -> None:
     """Without any backward: caches are what survives from one call to the next within modules."""
+    if draft.spans.is_positional:
+        _decide_first_kept(draft)
+        return
     if draft.num_backwards or bool((draft.category[draft.forward] == Category.ACTIVATION).any()):
         return
     draft.put(draft.forward & draft.has_role(Role.KV_CACHE), Category.ACTIVATION, Evidence.KV_CACHE)
@@ -52,6 +57,22 @@ def decide_inference(draft: Draft) -> None:
     is_last |= draft.user & np.isin(draft.stack, caches) & (call == len(begins))
     draft.put(is_last, Category.ACTIVATION, Evidence.KV_CACHE)
     _decide_cache_sets(draft, draft.user & draft.has_stack & (freed_in - call >= min(_MIN_CALLS, len(begins))))
+
+
+def _decide_first_kept(draft: Draft) -> None:
+    """Without stacks and backwards: what was made first, mostly to stay to the end, are parameters."""
+    if draft.num_backwards:
+        return
+    rows = np.flatnonzero(draft.is_born & ~draft.has_stack & (draft.size > 0))
+    rows = rows[np.argsort(draft.birth[rows], kind="stable")]
+    kept = draft.is_alive[rows]
+    share = np.cumsum(kept) / np.arange(1, len(rows) + 1)
+    mostly = np.flatnonzero(kept & (share >= _KEPT_SHARE))
+    if not len(mostly) or len(rows) < _WORK_TIMES * (mostly[-1] + 1):
+        return
+    first = rows[: mostly[-1] + 1]
+    weights = first[draft.is_alive[first]]
+    draft.category[weights], draft.evidence[weights] = Category.PARAMETER, Evidence.POSITION_ONLY
 
 
 def _views_kept(draft: Draft, outlives: BoolColumn, call: Int64Column) -> BoolColumn:
@@ -94,7 +115,7 @@ def _decide_bare(draft: Draft) -> None:
 
     Zeros of the same sizes are states, other equal blocks of zeros are caches.
     """
-    if draft.spans.is_positional or not draft.facts.has_cpp:
+    if not draft.facts.has_cpp:
         return
     draws = np.isin(draft.facts.python_key, draft.facts.python_key[draft.facts.has(Role.DRAWN)])
     stays = draft.user & draft.is_alive & draft.has_stack & (draft.size > 0)
