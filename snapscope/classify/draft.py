@@ -131,13 +131,32 @@ class Draft:
     def model_bytes(self) -> int:
         """Bytes of the gradients that one backward makes; where none outlives its own, of what was built."""
         trained = int((self.gradient_sizes * self.gradient_counts).sum())
-        return trained or int(self.size[(self.evidence == Evidence.CONSTRUCTED) & self.is_born].sum())
+        return trained or int(self.size[self.is_built].sum())
+
+    @property
+    def is_built(self) -> BoolColumn:
+        """Rows that modules made and kept, within the history or before it."""
+        before: BoolColumn = ~self.is_born & self.has_stack & (self.phase == StackPhase.CONSTRUCT)
+        return (self.evidence == Evidence.CONSTRUCTED) | before
+
+    @property
+    def kept_by_user(self) -> BoolColumn:
+        """Rows that the user's code made before the work began, or before the history, and kept while it ran."""
+        older = (self.user & (self.birth < self.first_work)) | (
+            ~self.is_born & self.has_stack & (self.phase == StackPhase.USER)
+        )
+        kept: BoolColumn = older & (self.death > self.first_work) & (self.size > 0)
+        return kept
+
+    def by_age(self, rows: Int64Column) -> Int64Column:
+        """Return rows in the order in which they were made; older than the history by address, a guess."""
+        return rows[np.lexsort((self.material.lifetimes.addr[rows], self.birth[rows]))]
 
     @property
     def uses_optimizer(self) -> bool:
-        """Whether an optimizer of PyTorch was seen, if only by its `zero_grad`."""
+        """Whether an optimizer of PyTorch was seen, if only by its `zero_grad` or its annotation."""
         seen = self.facts.has(Role.OPTIMIZER_ZERO_GRAD) | (self.facts.phase == StackPhase.OPTIMIZER)
-        return bool(seen.any())
+        return bool(seen.any()) or bool(self.spans.num_annotated)
 
     def count_of(self, sizes: Int64Column) -> Int64Column:
         """Return how many gradients of each size one backward makes."""

@@ -17,6 +17,10 @@ from snapscope.sites import FrameKind
 
 _SET_SHARE: Final = 0.5
 _BUFFER_SHARE: Final = 0.1
+_OF_SETS: Final = (
+    Evidence.USER_PARAMETER, Evidence.USER_COPY, Evidence.USER_STATE, Evidence.MASTER_WEIGHT, Evidence.FLAT,
+    Evidence.ACCUMULATED,
+)  # fmt: skip
 
 
 def decide_user_tensors(draft: Draft) -> None:
@@ -24,10 +28,10 @@ def decide_user_tensors(draft: Draft) -> None:
 
     Sets of tensors are recognised by their sizes: gradients repeat the parameters' one for one.
     """
-    kept = draft.user & (draft.birth < draft.first_work) & (draft.death > draft.first_work) & (draft.size > 0)
+    kept = draft.kept_by_user
     if draft.spans.is_positional or not kept.any():
         return
-    constructed = (draft.category == Category.PARAMETER) & (draft.evidence == Evidence.CONSTRUCTED)
+    constructed = draft.is_built
     has_state = np.unique(draft.size[draft.category == Category.OPTIMIZER_STATE])
     sizes, counts = np.unique(draft.size[constructed], return_counts=True)
     model = np.union1d(draft.gradient_sizes, sizes)
@@ -40,7 +44,7 @@ def decide_user_tensors(draft: Draft) -> None:
     stays = draft.is_alive | (
         draft.death > pad(draft.spans.backward_end, draft.num_events)[min(1, draft.num_backwards)]
     )
-    rows = np.flatnonzero(kept)
+    rows = draft.by_age(np.flatnonzero(kept))
     stacks = draft.stack[rows]
     cloned = draft.facts.has(Role.CLONED)
     built = dict(zip(sizes.tolist(), counts.tolist(), strict=True))
@@ -119,7 +123,8 @@ def decide_elders(draft: Draft) -> None:
     table = draft.material.lifetimes
     freed = elder & ~draft.is_alive
     known = draft.has_stack & elder
-    draft.put(elder, Category.PARAMETER, Evidence.BEFORE_DEFAULT)
+    in_sets = known & np.isin(draft.evidence, _OF_SETS)
+    draft.put(elder & ~in_sets, Category.PARAMETER, Evidence.BEFORE_DEFAULT)
     for phase, category in (
         (StackPhase.OPTIMIZER, Category.OPTIMIZER_STATE),
         (StackPhase.CONSTRUCT, Category.PARAMETER),
@@ -129,7 +134,10 @@ def decide_elders(draft: Draft) -> None:
     settled = known & np.isin(draft.phase, (StackPhase.OPTIMIZER, StackPhase.CONSTRUCT, StackPhase.BACKWARD))
     cached = known & ~settled & draft.has_role(Role.KV_CACHE)
     draft.put(cached, Category.ACTIVATION, Evidence.KV_CACHE)
-    settled |= cached
+    settled |= cached | in_sets
+    # What a module's own move or load lets go was its parameter.
+    moved = freed & ~settled & ~known & (draft.free_phase == StackPhase.CONSTRUCT)
+    draft.put(moved, Category.PARAMETER, Evidence.BEFORE_FREED_BY)
     by_zero = freed & ~settled & (draft.free_phase == StackPhase.ZERO_GRAD)
     draft.put(by_zero, Category.GRADIENT, Evidence.BEFORE_FREED_BY)
     by_backward = freed & (draft.free_phase == StackPhase.BACKWARD) & ~(known & (draft.phase == StackPhase.BACKWARD))
@@ -151,7 +159,7 @@ def decide_elders(draft: Draft) -> None:
         else:
             category = Category.TEMPORARY
         draft.category[row], draft.evidence[row] = category, Evidence.BEFORE_OWN_FRAMES
-    others = np.flatnonzero(freed & ~known & ~by_zero & ~by_backward)
+    others = np.flatnonzero(freed & ~known & ~by_zero & ~by_backward & ~moved)
     if len(others):
         # What a line frees in the history tells what it freed at first; temporaries can't be so old.
         lived = np.flatnonzero(draft.is_born & ~draft.is_alive & (table.free_stack > 0))

@@ -16,6 +16,7 @@ from snapscope.model import BoolColumn, Int64Column
 
 _SET_SHARE: Final = 0.5
 _PADDING_SHARE: Final = 0.02
+_FEW_SHARE: Final = 0.05
 _FLAT_BYTES: Final = 1 << 16
 _MIN_FLAT: Final = 2
 
@@ -92,8 +93,10 @@ def _decide_fed_by_hooks(draft: Draft) -> None:
     It is the first set made of zeros: the others are states of the update.
     """
     hooked = draft.evidence == Evidence.FREED_BY_HOOK
-    built = int(draft.size[(draft.evidence == Evidence.CONSTRUCTED) & draft.is_born].sum())
-    if int(draft.size[hooked].sum()) < _SET_SHARE * built * draft.num_backwards or not built:
+    built = int(draft.size[draft.is_built].sum())
+    trained = int((draft.gradient_sizes * draft.gradient_counts).sum())
+    by_hooks = int(draft.size[hooked].sum()) >= _SET_SHARE * built * draft.num_backwards
+    if not built or not (by_hooks or trained < _FEW_SHARE * built):
         return
     if not draft.is_update.any() and not len(draft.spans.optimizer_start):
         return
@@ -102,7 +105,8 @@ def _decide_fed_by_hooks(draft: Draft) -> None:
         sets &= draft.has_role(Role.FILLED)
     rows = np.flatnonzero(sets)
     stacks = draft.stack[rows]
-    in_order = stacks[np.sort(np.unique(stacks, return_index=True)[1])]
+    in_order = draft.stack[draft.by_age(rows)]
+    in_order = in_order[np.sort(np.unique(in_order, return_index=True)[1])]
     if len(in_order) < (1 if draft.facts.has_cpp else 2):
         return
     first = rows[stacks == in_order[0]]
@@ -117,16 +121,15 @@ def decide_flat(draft: Draft) -> None:
     """
     if draft.spans.is_positional or not draft.num_backwards:
         return
-    made = draft.user & (draft.birth < draft.first_work) & (draft.death > draft.first_work)
-    rows = np.flatnonzero(made & _has_size_of_all(draft))
+    rows = np.flatnonzero(draft.kept_by_user & _has_size_of_all(draft))
     if not len(rows):
         return
-    built = draft.evidence == Evidence.CONSTRUCTED
+    built = draft.is_built
     trains = int((draft.gradient_sizes * draft.gradient_counts).sum())
     lacks_parameters = int(draft.size[built].sum()) < _SET_SHARE * int(draft.size[rows].min())
     lacks_gradients = trains < _SET_SHARE * int(draft.size[rows].min()) / 2
     cloned = draft.has_role(Role.CLONED)
-    for row in rows[np.argsort(draft.birth[rows], kind="stable")].tolist():
+    for row in draft.by_age(rows).tolist():
         category = Category.OPTIMIZER_STATE
         if lacks_parameters:
             category, lacks_parameters = Category.PARAMETER, False
@@ -139,8 +142,10 @@ def decide_flat(draft: Draft) -> None:
 
 def _has_size_of_all(draft: Draft) -> BoolColumn:
     """Return which blocks have the size, or twice it, of all parameters together, padded a little at most."""
-    let_go = (draft.phase == StackPhase.CONSTRUCT) & draft.is_born & (draft.free_phase == StackPhase.USER)
-    built = draft.evidence == Evidence.CONSTRUCTED
+    let_go = (draft.phase == StackPhase.CONSTRUCT) & draft.is_born & ~draft.is_alive
+    if draft.material.context is not Context.ALLOC:
+        let_go &= draft.free_phase == StackPhase.USER
+    built = draft.is_built
     totals = {int(draft.size[built].sum()), int(draft.size[let_go | built].sum()), draft.model_bytes}
     found = np.zeros(len(draft.size), bool)
     if int(np.count_nonzero(let_go | built)) < _MIN_FLAT:

@@ -27,6 +27,7 @@ _SURE_CHAIN: Final = 6
 _MAX_GAP_EVENTS: Final = 24
 _MAX_GAP_SHARE: Final = 0.5
 _HELD_SHARE: Final = 0.25
+_MIN_WEIGHTS: Final = 2
 _WEIGHT_BYTES: Final = 1 << 12
 _TRAILING_EVENTS: Final = 16
 
@@ -203,7 +204,7 @@ class _Weights:
         old = self._sizes_before(start, end)
         own = slice(*np.searchsorted(self._allocs, [start, end + _TRAILING_EVENTS]).tolist())
         shared = len(np.intersect1d(self._alloc_size[own], old))
-        return is_sure if not len(old) else 2 * shared >= len(old)
+        return is_sure if not len(old) else len(old) >= _MIN_WEIGHTS and 2 * shared >= len(old)
 
     def leaves_gradients(self, start: int, end: int) -> bool:
         """Tell whether blocks of old blocks' sizes are made in between and outlive it."""

@@ -44,6 +44,7 @@ class Spans:
         is_positional: found without stacks.
         ends_in_optimizer: the history stops within an optimizer step.
         ends_in_backward: the history stops within a backward.
+        num_annotated: how many steps of an optimizer PyTorch annotated.
     """
 
     backward_start: Int64Column
@@ -55,6 +56,7 @@ class Spans:
     is_positional: bool
     ends_in_backward: bool
     ends_in_optimizer: bool
+    num_annotated: int
 
 
 def find_spans(material: Material, facts: StackFacts) -> Spans:
@@ -87,6 +89,7 @@ def find_spans(material: Material, facts: StackFacts) -> Spans:
         is_positional=False,
         ends_in_backward=ends_in_backward,
         ends_in_optimizer=ends_in_optimizer,
+        num_annotated=len(annotated_steps(material)),
     )
 
 
@@ -149,6 +152,7 @@ def _positional_spans(material: Material, phase: Int8Column) -> Spans:
         is_positional=True,
         ends_in_backward=False,
         ends_in_optimizer=False,
+        num_annotated=len(annotated),
     )
 
 
