@@ -171,6 +171,16 @@ def pad(column: Int64Column, value: int) -> Int64Column:
     return np.append(column, value)
 
 
+def sizes_by_order(draft: Draft, rows: Int64Column) -> Int64Column:
+    """Return, per row, how many earlier rows have its size."""
+    order = np.lexsort((draft.birth[rows], draft.size[rows]))
+    sizes = draft.size[rows][order]
+    group = np.flatnonzero(np.diff(sizes, prepend=-1))
+    ordinal = np.empty(len(rows), np.int64)
+    ordinal[order] = np.arange(len(rows)) - np.repeat(group, np.diff(np.append(group, len(rows))))
+    return ordinal
+
+
 def begin(material: Material, facts: StackFacts, spans: Spans) -> Draft:
     """Set up the columns; everything is temporary by default."""
     table = material.lifetimes

@@ -6,9 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from snapscope.classify.draft import Draft, pad
+from snapscope.classify.draft import Draft, pad, sizes_by_order
 from snapscope.classify.evidence import Evidence
-from snapscope.classify.held import sizes_by_order
 from snapscope.classify.material import CATEGORY_LABELS, Category
 from snapscope.classify.rules import Role
 from snapscope.classify.stacks import StackPhase
@@ -17,9 +16,11 @@ from snapscope.sites import FrameKind
 
 _SET_SHARE: Final = 0.5
 _BUFFER_SHARE: Final = 0.1
+_MOMENTS_AND_SELF: Final = 3
+_THIRDS_SHARE: Final = 0.9
 _OF_SETS: Final = (
     Evidence.USER_PARAMETER, Evidence.USER_COPY, Evidence.USER_STATE, Evidence.MASTER_WEIGHT, Evidence.FLAT,
-    Evidence.ACCUMULATED,
+    Evidence.ACCUMULATED, Evidence.CACHE_SET, Evidence.DRAWN_SET,
 )  # fmt: skip
 
 
@@ -175,6 +176,7 @@ def decide_elders(draft: Draft) -> None:
             draft.evidence[row] = Evidence.BEFORE_FREED_BY
     _pair_elders(draft, elder & ~known & draft.is_alive, by_zero)
     _match_cut_gradients(draft, elder)
+    _split_thirds(draft, elder & ~known & draft.is_alive)
     draft.put(elder & draft.workspace, Category.TEMPORARY, Evidence.WORKSPACE)
 
 
@@ -190,6 +192,23 @@ def _match_cut_gradients(draft: Draft, elder: BoolColumn) -> None:
     place = np.minimum(np.searchsorted(sizes, draft.size[rows]), len(sizes) - 1)
     fits = (sizes[place] == draft.size[rows]) & (sizes_by_order(draft, rows) < counts[place])
     _put(draft, rows[fits], Category.GRADIENT, Evidence.ALIVE_IN_BACKWARD_PARAMETER_SIZE)
+
+
+def _split_thirds(draft: Draft, stays: BoolColumn) -> None:
+    """Where no backward was seen to its end: old blocks without frames that come in threes are parameters and two moments."""
+    rows = np.flatnonzero(stays & (draft.evidence == Evidence.BEFORE_DEFAULT) & (draft.size > 0))
+    sizes, which, counts = np.unique(draft.size[rows], return_inverse=True, return_counts=True)
+    in_threes = (counts % _MOMENTS_AND_SELF == 0)[which]
+    is_seen = draft.num_backwards > 1 or (draft.num_backwards == 1 and not draft.spans.ends_in_backward)
+    if len(sizes) < _MOMENTS_AND_SELF or is_seen:
+        return
+    if int(draft.size[rows[in_threes]].sum()) < _THIRDS_SHARE * int(draft.size[rows].sum()):
+        return
+    rows = rows[np.argsort(draft.material.lifetimes.addr[rows], kind="stable")]
+    sizes, which, counts = np.unique(draft.size[rows], return_inverse=True, return_counts=True)
+    is_state = sizes_by_order(draft, rows) >= counts[which] // _MOMENTS_AND_SELF
+    states = rows[is_state & (counts % _MOMENTS_AND_SELF == 0)[which]]
+    _put(draft, states, Category.OPTIMIZER_STATE, Evidence.BEFORE_BY_SIZE)
 
 
 def _majority(keys: Int64Column, sizes: Int64Column, categories: Int8Column) -> dict[int, int]:

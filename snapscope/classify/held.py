@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from snapscope.classify.draft import Draft, pad
+from snapscope.classify.draft import Draft, pad, sizes_by_order
 from snapscope.classify.evidence import Evidence
 from snapscope.classify.material import Category
 from snapscope.classify.rules import Role
@@ -135,7 +135,7 @@ def _decide_held_by_position(draft: Draft, held: BoolColumn) -> None:
     if not counts.any():
         return
     surplus = rows[(counts > 0) & (sizes_by_order(draft, rows) >= counts)]
-    states = draft.size[(draft.category == Category.OPTIMIZER_STATE) & draft.is_born]
+    states = draft.size[(draft.category == Category.OPTIMIZER_STATE) & draft.is_born & draft.is_alive]
     is_copy = np.isin(draft.size[surplus], states).any()
     # Where steps make states of these sizes, an older set copies the parameters.
     if len(ends) > 1 and not is_copy and int(draft.size[surplus].sum()) >= _STATE_SHARE * draft.model_bytes:
@@ -200,6 +200,11 @@ def decide_updates(draft: Draft) -> None:
         draft.put(_carried(draft, stays), Category.OPTIMIZER_STATE, Evidence.UPDATE_STATE)
     draft.put(sized, Category.OPTIMIZER_STATE, Evidence.UPDATE_STATE)
     cut = stays & draft.is_alive & (next_work > draft.num_events)
+    filled = draft.has_role(Role.FILLED)
+    if (cut & filled).any():
+        # States begin as zeros: what else is alive in an unfinished update is on its way.
+        draft.put(cut & ~filled & ~draft.has_role(Role.CLONED), Category.TEMPORARY, Evidence.UPDATE_KEPT)
+        cut &= filled
     for stack in np.unique(draft.stack[cut]).tolist():
         rows = cut & (draft.stack == stack)
         number = draft.next[np.flatnonzero(rows)[0]]
@@ -298,6 +303,8 @@ def decide_cuts(draft: Draft) -> None:
         made = members if draft.spans.is_positional else draft.forward
         born = int(draft.size[made].sum())
         is_training = born > 0 and int(draft.size[made & draft.is_alive].sum()) > _TRAINING_SHARE * born
+        # A function under `no_grad` calls the model; where it is a `with`, the stacks don't show it.
+        is_training &= not (draft.forward.any() and draft.has_role(Role.NO_GRAD)[draft.forward].all())
     made_in_forward = draft.forward | draft.forward_stack | draft.spans.is_positional
     category = Category.ACTIVATION if is_training else Category.TEMPORARY
     draft.put(undecided & made_in_forward, category, Evidence.ALIVE_IN_FORWARD)
@@ -364,13 +371,3 @@ def _as_before(draft: Draft, members: BoolColumn, undecided: BoolColumn, decided
     draft.evidence[targets[always]] = Evidence.AS_SITE
     draft.category[targets[found]] = categories[np.maximum(at, 0)][found]
     draft.evidence[targets[found]] = Evidence.AS_BEFORE
-
-
-def sizes_by_order(draft: Draft, rows: Int64Column) -> Int64Column:
-    """Return, per row, how many earlier rows have its size."""
-    order = np.lexsort((draft.birth[rows], draft.size[rows]))
-    sizes = draft.size[rows][order]
-    group = np.flatnonzero(np.diff(sizes, prepend=-1))
-    ordinal = np.empty(len(rows), np.int64)
-    ordinal[order] = np.arange(len(rows)) - np.repeat(group, np.diff(np.append(group, len(rows))))
-    return ordinal

@@ -56,7 +56,9 @@ def decide_inference(draft: Draft) -> None:
     is_last = draft.forward & np.isin(draft.stack, caches) & (draft.death > call_ends[call])
     is_last |= draft.user & np.isin(draft.stack, caches) & (call == len(begins))
     draft.put(is_last, Category.ACTIVATION, Evidence.KV_CACHE)
-    _decide_cache_sets(draft, draft.user & draft.has_stack & (freed_in - call >= min(_MIN_CALLS, len(begins))))
+    elders = draft.kept_by_user & ~draft.is_born
+    long = draft.user & draft.has_stack & (freed_in - call >= min(_MIN_CALLS, len(begins)))
+    _decide_cache_sets(draft, long | elders)
 
 
 def _decide_first_kept(draft: Draft) -> None:
@@ -95,7 +97,7 @@ def _decide_cache_sets(draft: Draft, kept: BoolColumn) -> None:
 
     Where frames don't say what a block was filled with, there must be one or two for each layer.
     """
-    built = draft.size[draft.evidence == Evidence.CONSTRUCTED]
+    built = draft.size[draft.is_built]
     multiples = np.unique(np.unique(built[built > 0], return_counts=True)[1])
     multiples = multiples[multiples >= _MIN_CACHES]
     kept = kept & (draft.size >= _CACHE_BYTES) & ((draft.category == Category.TEMPORARY) | ~draft.forward)
@@ -118,7 +120,8 @@ def _decide_bare(draft: Draft) -> None:
     if not draft.facts.has_cpp:
         return
     draws = np.isin(draft.facts.python_key, draft.facts.python_key[draft.facts.has(Role.DRAWN)])
-    stays = draft.user & draft.is_alive & draft.has_stack & (draft.size > 0)
+    by_user = draft.user | (~draft.is_born & (draft.phase == StackPhase.USER))
+    stays = by_user & draft.is_alive & draft.has_stack & (draft.size > 0)
     drawn = stays & draft.of_stack(draws) & ~draft.has_role(Role.FILLED)
     num_brief = int(np.count_nonzero(draft.user & ~draft.is_alive))
     if int(np.count_nonzero(drawn)) < _MIN_WEIGHTS or num_brief < _MIN_CALLS * int(np.count_nonzero(drawn)):

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from snapscope.classify.draft import Draft, pad
+from snapscope.classify.draft import Draft, pad, sizes_by_order
 from snapscope.classify.evidence import Evidence
 from snapscope.classify.material import Category
 from snapscope.classify.rules import Role
@@ -18,6 +18,7 @@ from snapscope.model import BoolColumn
 _OUT_OF_ORDER_SHARE: Final = 0.6
 _MIN_SAVED: Final = 8
 _TINY_BYTES: Final = 512
+_MIN_GRAPH: Final = 8
 
 
 def decide_forward_members(draft: Draft) -> None:
@@ -106,6 +107,10 @@ def decide_backward(draft: Draft) -> None:
     # The results of a reentrant recomputation die when its Function returns, unsaved.
     returned = draft.of_free_stack(draft.facts.has_python) & ~draft.freed_under(Role.RECOMPUTE)
     draft.put(recomputed & ~recomputing & ~returned, Category.ACTIVATION, Evidence.RECOMPUTED)
+    # A Function of one's own that computes again differentiates that by a backward within its backward.
+    by_hand = within & by_user & draft.has_role(Role.AUTOGRAD_APPLY) & ~draft.has_role(Role.NESTED_BACKWARD)
+    by_hand &= draft.of_free_stack(draft.facts.has(Role.NESTED_BACKWARD))
+    draft.put(by_hand, Category.ACTIVATION, Evidence.RECOMPUTED)
 
     later = np.searchsorted(draft.spans.backward_start, draft.death, side="right") - 1
     in_later = (
@@ -113,6 +118,7 @@ def decide_backward(draft: Draft) -> None:
     )
     draft.put(outlives, Category.GRADIENT, Evidence.OUTLIVES_BACKWARD)
     draft.put(outlives & built, Category.GRADIENT, Evidence.OUTLIVES_BACKWARD_PARAMETER_SIZE)
+    _keep_graphs_of_grads(draft, outlives & ~built & draft.is_alive)
     by_engine = draft.free_phase == StackPhase.BACKWARD
     draft.put(outlives & in_later & (by_engine | ~has_size), Category.ACTIVATION, Evidence.FREED_BY_LATER_BACKWARD)
     after_next = pad(draft.spans.backward_start, draft.num_events + 1)[np.minimum(draft.own + 1, draft.num_backwards)]
@@ -132,8 +138,31 @@ def decide_backward(draft: Draft) -> None:
     cut = made & is_cut & draft.in_backward & ~kept_on
     draft.put(cut & ~has_size, Category.TEMPORARY, Evidence.ALIVE_IN_BACKWARD)
     draft.put(cut & has_size, Category.GRADIENT, Evidence.ALIVE_IN_BACKWARD_PARAMETER_SIZE)
+    draft.put(cut & _exceeds_parameters(draft, cut & has_size), Category.TEMPORARY, Evidence.ALIVE_IN_BACKWARD)
     draft.put(made & draft.workspace, Category.TEMPORARY, Evidence.WORKSPACE)
     _count_gradients(draft, (outlives | cut) & (draft.category == Category.GRADIENT))
+
+
+def _keep_graphs_of_grads(draft: Draft, rows: BoolColumn) -> None:
+    """Where a backward leaves much of no parameter's size, it made a graph of its own (`create_graph`)."""
+    if not draft.is_built.any():
+        return
+    numbers, counts = np.unique(draft.own[rows], return_counts=True)
+    many = numbers[counts >= _MIN_GRAPH]
+    draft.put(rows & np.isin(draft.own, many), Category.ACTIVATION, Evidence.GRAPH_KEPT)
+
+
+def _exceeds_parameters(draft: Draft, rows: BoolColumn) -> BoolColumn:
+    """Return the youngest of the rows of a size of which fewer parameters were built."""
+    sizes, counts = np.unique(draft.size[draft.is_built], return_counts=True)
+    found: BoolColumn = np.zeros(len(rows), bool)
+    if not len(sizes):
+        return found
+    own = np.flatnonzero(rows)
+    place = np.minimum(np.searchsorted(sizes, draft.size[own]), len(sizes) - 1)
+    of_size = np.where(sizes[place] == draft.size[own], counts[place], len(rows))
+    found[own[sizes_by_order(draft, own) >= of_size]] = True
+    return found
 
 
 def _count_gradients(draft: Draft, gradients: BoolColumn) -> None:
