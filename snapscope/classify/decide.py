@@ -32,7 +32,7 @@ from snapscope.classify.phases import (
     decide_optimizer,
 )
 from snapscope.classify.rules import Role
-from snapscope.classify.sets import decide_accumulators, decide_copies, decide_flat
+from snapscope.classify.sets import decide_accumulators, decide_copies, decide_flat, decide_replaced
 from snapscope.classify.spans import Spans, find_spans
 from snapscope.classify.stacks import StackFacts, read_stacks
 from snapscope.classify.user_rules import UserRule, match_rules
@@ -82,6 +82,7 @@ def classify(
     decide_updates(draft)
     tell_copies_from_states(draft)
     decide_copies(draft)
+    decide_replaced(draft)
     decide_accumulators(draft)
     decide_flat(draft)
     decide_cuts(draft)

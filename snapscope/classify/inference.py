@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,42 +24,71 @@ _KEPT_SHARE: Final = 0.5
 _WORK_TIMES: Final = 2
 
 
-def decide_inference(draft: Draft) -> None:
-    """Without any backward: caches are what survives from one call to the next within modules."""
-    if draft.spans.is_positional:
-        _decide_first_kept(draft)
-        return
-    if draft.num_backwards or bool((draft.category[draft.forward] == Category.ACTIVATION).any()):
-        return
-    draft.put(draft.forward & draft.has_role(Role.KV_CACHE), Category.ACTIVATION, Evidence.KV_CACHE)
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Calls of modules from outside.
+
+    Attributes:
+        begins: the event at which each begins.
+        own: by row, how many had begun at birth.
+        freed_in: the same at death.
+        ends: the last event of each, by `own`; −1 before the first.
+    """
+
+    begins: Int64Column
+    own: Int64Column
+    freed_in: Int64Column
+    ends: Int64Column
+
+
+def _find_calls(draft: Draft) -> _Calls:
     phases = draft.spans.event_phase
     known = np.flatnonzero(phases > 0)
     begins = known[np.diff((phases[known] == StackPhase.FORWARD).astype(np.int8), prepend=0) == 1]
-    if not len(begins):
-        _decide_bare(draft)
+    forwards = known[phases[known] == StackPhase.FORWARD]
+    return _Calls(
+        begins=begins,
+        own=np.searchsorted(begins, draft.birth, side="right"),
+        freed_in=np.searchsorted(begins, draft.death, side="right"),
+        ends=pad(forwards, -1)[np.searchsorted(forwards, np.append(begins, draft.num_events + 1)) - 1],
+    )
+
+
+def decide_inference(draft: Draft) -> None:
+    """Caches are what survives from one call to the next within modules."""
+    if draft.spans.is_positional:
+        _decide_first_kept(draft)
         return
-    call = np.searchsorted(begins, draft.birth, side="right")
-    freed_in = np.searchsorted(begins, draft.death, side="right")
-    outlives = draft.forward & (freed_in > call) & ~draft.is_alive
+    calls = _find_calls(draft)
+    if not len(calls.begins):
+        if not draft.num_backwards:
+            _decide_bare(draft)
+        return
+    outlives = draft.forward & (calls.freed_in > calls.own) & ~draft.is_alive
+    if draft.num_backwards or bool((draft.category[draft.forward] == Category.ACTIVATION).any()):
+        # Generation between training: what no backward frees, and grows.
+        outlives &= draft.evidence == Evidence.FREED_BEFORE_BACKWARD
+        replaced = outlives & np.isin(draft.stack, _growing(draft, outlives, calls.own))
+        draft.put(replaced, Category.ACTIVATION, Evidence.KV_CACHE)
+        return
+    draft.put(draft.forward & draft.has_role(Role.KV_CACHE), Category.ACTIVATION, Evidence.KV_CACHE)
     replaced = outlives & (draft.free_phase == StackPhase.FORWARD)
     # A result that the caller holds, or lets go, looks the same where frees have no stacks, but doesn't grow.
-    replaced |= outlives & np.isin(draft.stack, _growing(draft, outlives, call))
+    replaced |= outlives & np.isin(draft.stack, _growing(draft, outlives, calls.own))
     # The caller may put them in another order between two calls.
-    handed = draft.user & (freed_in > call) & ~draft.is_alive & (draft.free_phase == StackPhase.FORWARD)
-    handed &= np.isin(draft.stack, _growing(draft, handed, call))
+    handed = draft.user & (calls.freed_in > calls.own) & ~draft.is_alive & (draft.free_phase == StackPhase.FORWARD)
+    handed &= np.isin(draft.stack, _growing(draft, handed, calls.own))
     caches = np.unique(draft.stack[replaced | handed])
     draft.put(replaced | handed, Category.ACTIVATION, Evidence.KV_CACHE)
     if len(caches):
-        draft.put(_views_kept(draft, outlives, call), Category.ACTIVATION, Evidence.KV_CACHE)
+        draft.put(_views_kept(draft, outlives, calls.own), Category.ACTIVATION, Evidence.KV_CACHE)
     # The last one is let go by who called, or never.
-    forwards = known[phases[known] == StackPhase.FORWARD]
-    call_ends = pad(forwards, -1)[np.searchsorted(forwards, np.append(begins, draft.num_events + 1)) - 1]
-    is_last = draft.forward & np.isin(draft.stack, caches) & (draft.death > call_ends[call])
-    is_last |= draft.user & np.isin(draft.stack, caches) & (call == len(begins))
+    is_last = draft.forward & np.isin(draft.stack, caches) & (draft.death > calls.ends[calls.own])
+    is_last |= draft.user & np.isin(draft.stack, caches) & (calls.own == len(calls.begins))
     draft.put(is_last, Category.ACTIVATION, Evidence.KV_CACHE)
     elders = draft.kept_by_user & ~draft.is_born
-    long = draft.user & draft.has_stack & (freed_in - call >= min(_MIN_CALLS, len(begins)))
-    _decide_cache_sets(draft, long | elders)
+    long = calls.freed_in - calls.own >= min(_MIN_CALLS, len(calls.begins))
+    _decide_cache_sets(draft, (draft.user & draft.has_stack & long) | elders)
 
 
 def _decide_first_kept(draft: Draft) -> None:

@@ -118,7 +118,7 @@ def decide_backward(draft: Draft) -> None:
     )
     draft.put(outlives, Category.GRADIENT, Evidence.OUTLIVES_BACKWARD)
     draft.put(outlives & built, Category.GRADIENT, Evidence.OUTLIVES_BACKWARD_PARAMETER_SIZE)
-    _keep_graphs_of_grads(draft, outlives & ~built & draft.is_alive)
+    _keep_graphs_of_grads(draft, outlives & draft.is_alive)
     by_engine = draft.free_phase == StackPhase.BACKWARD
     draft.put(outlives & in_later & (by_engine | ~has_size), Category.ACTIVATION, Evidence.FREED_BY_LATER_BACKWARD)
     after_next = pad(draft.spans.backward_start, draft.num_events + 1)[np.minimum(draft.own + 1, draft.num_backwards)]
@@ -145,8 +145,9 @@ def decide_backward(draft: Draft) -> None:
 
 def _keep_graphs_of_grads(draft: Draft, rows: BoolColumn) -> None:
     """Where a backward leaves much of no parameter's size, it made a graph of its own (`create_graph`)."""
-    if not draft.is_built.any():
+    if not draft.is_built.any() or (~draft.is_born & ~draft.has_stack & draft.is_alive).any():
         return
+    rows = rows & ~np.isin(draft.size, draft.size[draft.is_built])
     numbers, counts = np.unique(draft.own[rows], return_counts=True)
     many = numbers[counts >= _MIN_GRAPH]
     draft.put(rows & np.isin(draft.own, many), Category.ACTIVATION, Evidence.GRAPH_KEPT)

@@ -29,26 +29,56 @@ def decide_copies(draft: Draft) -> None:
     steps, backwards = draft.spans.optimizer_end, draft.spans.backward_end
     if not len(steps) and not draft.uses_optimizer:
         return
-    kept = draft.is_update & (draft.evidence == Evidence.UPDATE_STATE) & draft.has_model_size
+    made = np.isin(draft.evidence, (Evidence.UPDATE_STATE, Evidence.REPLACES))
+    kept = draft.is_update & made & (draft.category == Category.OPTIMIZER_STATE) & draft.has_model_size
     last_step = pad(steps, -1)[np.searchsorted(steps, draft.birth) - 1]
     last_backward = pad(backwards, -1)[np.searchsorted(backwards, draft.birth) - 1]
-    next_step = pad(draft.spans.optimizer_start, draft.num_events)[
-        np.searchsorted(draft.spans.optimizer_start, draft.birth)
-    ]
-    of_cycle = _backward_after(draft, np.where(len(steps) > 0, next_step, draft.birth))
-    is_cyclic = ~draft.is_alive & (draft.death < of_cycle)
+    is_cyclic = ~draft.is_alive & (draft.death < _end_of_cycle(draft))
     of_gradients = last_backward > last_step
     if not len(steps):
         # An optimizer that works in place shows by its zero_grad alone, not when it steps.
         draft.put(kept & ~is_cyclic, Category.PARAMETER, Evidence.USER_COPY)
     draft.put(kept & ~of_gradients, Category.PARAMETER, Evidence.USER_COPY)
-    draft.put(kept & of_gradients & is_cyclic, Category.GRADIENT, Evidence.ACCUMULATED)
+    gone = of_gradients & ((kept & is_cyclic) | (draft.user & (draft.free_phase == StackPhase.ZERO_GRAD)))
+    # The last ones of a line are what those before them were.
+    is_last = kept & of_gradients & draft.is_alive & np.isin(draft.stack, np.unique(draft.stack[gone]))
+    draft.put((kept & of_gradients & is_cyclic) | is_last, Category.GRADIENT, Evidence.ACCUMULATED)
 
 
-def _backward_after(draft: Draft, events: Int64Column) -> Int64Column:
-    """Return the end of the first backward that begins after each event."""
-    number = np.searchsorted(draft.spans.backward_start, events, side="right")
-    return pad(draft.spans.backward_end, draft.num_events + 1)[number]
+def _end_of_cycle(draft: Draft) -> Int64Column:
+    """Return, per row, where the second backward begins after the next step: until then its successor is made."""
+    starts = draft.spans.optimizer_start
+    step = pad(starts, draft.num_events)[np.searchsorted(starts, draft.birth)] if len(starts) else draft.birth
+    number = np.searchsorted(draft.spans.backward_start, step, side="right") + 1
+    bounds = pad(draft.spans.backward_start, draft.num_events + 1)
+    return bounds[np.minimum(number, draft.num_backwards)]
+
+
+def decide_replaced(draft: Draft) -> None:
+    """Updates that make all parameters anew: the line whose blocks the old ones give way to makes parameters.
+
+    Of several lines that make blocks of their sizes it is the one that ran last before they were let go.
+    """
+    if draft.uses_optimizer or draft.spans.is_positional:
+        return
+    made = np.isin(draft.evidence, (Evidence.UPDATE_STATE, Evidence.REPLACES))
+    made &= draft.is_update & (draft.category == Category.OPTIMIZER_STATE)
+    first_update = int(draft.birth[made].min(initial=draft.num_events))
+    old = (draft.category == Category.PARAMETER) & ~draft.is_alive & (draft.birth < first_update)
+    old &= draft.death > first_update
+    if 2 * int(draft.size[old].sum()) < draft.model_bytes or not made.any():
+        return
+    rows = np.flatnonzero(made)
+    rows = rows[np.lexsort((draft.birth[rows], draft.size[rows]))]
+    keys = draft.size[rows] * (draft.num_events + 1) + draft.birth[rows]
+    wanted = draft.size[old] * (draft.num_events + 1) + draft.death[old]
+    before = np.searchsorted(keys, wanted) - 1
+    fits = (before >= 0) & (draft.size[rows[np.maximum(before, 0)]] == draft.size[old])
+    if not fits.any():
+        return
+    lines = draft.stack[rows[before[fits]]]
+    votes = np.bincount(lines, draft.size[old][fits].astype(np.float64))
+    draft.put(made & (draft.stack == int(votes.argmax())), Category.PARAMETER, Evidence.REPLACES)
 
 
 def decide_accumulators(draft: Draft) -> None:
