@@ -137,7 +137,8 @@ class Draft:
     def is_built(self) -> BoolColumn:
         """Rows that modules made and kept, within the history or before it."""
         before: BoolColumn = ~self.is_born & self.has_stack & (self.phase == StackPhase.CONSTRUCT)
-        return (self.evidence == Evidence.CONSTRUCTED) | before
+        built: BoolColumn = (self.evidence == Evidence.CONSTRUCTED) | before
+        return built
 
     @property
     def kept_by_user(self) -> BoolColumn:

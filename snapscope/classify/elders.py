@@ -195,7 +195,7 @@ def _match_cut_gradients(draft: Draft, elder: BoolColumn) -> None:
 
 
 def _split_thirds(draft: Draft, stays: BoolColumn) -> None:
-    """Where no backward was seen to its end: old blocks without frames that come in threes are parameters and two moments."""
+    """Where no backward was seen to its end: old blocks that come in threes are parameters and two moments each."""
     rows = np.flatnonzero(stays & (draft.evidence == Evidence.BEFORE_DEFAULT) & (draft.size > 0))
     sizes, which, counts = np.unique(draft.size[rows], return_inverse=True, return_counts=True)
     in_threes = (counts % _MOMENTS_AND_SELF == 0)[which]

@@ -11,7 +11,7 @@ from snapscope.classify.evidence import Evidence
 from snapscope.classify.material import Category
 from snapscope.classify.rules import Role
 from snapscope.classify.stacks import StackPhase
-from snapscope.model import BoolColumn, Int64Column
+from snapscope.model import BoolColumn
 
 _NEAR_RANKS: Final = 12
 _LOSS_RANKS: Final = 40
@@ -60,8 +60,9 @@ def decide_held(draft: Draft) -> None:
     inputs = held & draft.user & ~draft.forward_stack & ~draft.is_update
     after_next = pad(draft.spans.backward_end, draft.num_events + 1)[np.minimum(draft.next + 1, draft.num_backwards)]
     draft.put(inputs, Category.ACTIVATION, Evidence.INPUT_HELD)
-    draft.put(inputs & (draft.death > after_next) & ~_is_replaced(draft, inputs), Category.TEMPORARY,
-              Evidence.KEPT_FOR_LONG)
+    draft.put(
+        inputs & (draft.death > after_next) & ~_is_replaced(draft, inputs), Category.TEMPORARY, Evidence.KEPT_FOR_LONG
+    )
     draft.put(inputs & _has_saved_copy(draft, inputs), Category.TEMPORARY, Evidence.HELD_BESIDE_SAVED)
     forward = draft.spans.forward_events
     if len(forward):

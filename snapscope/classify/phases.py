@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -56,11 +57,13 @@ def _out_of_order(draft: Draft) -> BoolColumn:
     ones wasn't saved: a variable held it, and the free only seems to lie in the backward.
     """
     found = np.zeros(len(draft.stack), bool)
-    for number in range(draft.num_backwards):
-        rows = np.flatnonzero(draft.freed_by_backward & (draft.next == number))
+    freed = np.flatnonzero(draft.freed_by_backward)
+    freed = freed[np.lexsort((draft.birth[freed], draft.next[freed]))]
+    bounds = np.searchsorted(draft.next[freed], np.arange(draft.num_backwards + 1))
+    for first, stop in pairwise(bounds.tolist()):
+        rows = freed[first:stop]
         if len(rows) < _MIN_SAVED:
             continue
-        rows = rows[np.argsort(draft.birth[rows], kind="stable")]
         older: list[int] = []
         for place, death in enumerate(draft.death[rows].tolist()):
             if place >= _MIN_SAVED // 2 and bisect_left(older, death) > _OUT_OF_ORDER_SHARE * place:

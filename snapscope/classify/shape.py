@@ -28,6 +28,8 @@ _MAX_GAP_EVENTS: Final = 24
 _MAX_GAP_SHARE: Final = 0.5
 _HELD_SHARE: Final = 0.25
 _MIN_WEIGHTS: Final = 2
+_LASTING_EVENTS: Final = 256
+_LASTING_SHIFT: Final = 6
 _WEIGHT_BYTES: Final = 1 << 12
 _TRAILING_EVENTS: Final = 16
 
@@ -76,9 +78,7 @@ def backwards_by_shape(material: Material) -> list[tuple[int, int, int]]:
     return found if len(found) > 1 or any(weights.leaves_gradients(*span[1:]) for span in found) else []
 
 
-def _span(
-    lives: _Lives, weights: _Weights, seeds: Int64Column, before: int, event: int
-) -> tuple[int, int, int] | None:
+def _span(lives: _Lives, weights: _Weights, seeds: Int64Column, before: int, event: int) -> tuple[int, int, int] | None:
     """Return (first birth of what it frees, first, last event) of the backward that frees what lives at an event."""
     chain = _chain(lives, before, event)
     if chain is None:
@@ -190,14 +190,18 @@ class _Weights:
         self._died = np.where(table.free_requested_event < 0, np.iinfo(np.int64).max, table.free_requested_event)
         self._size = table.requested_bytes
         events = material.tables.events
+        # In a long history what lives through one iteration alone isn't worth the search.
+        least = max(_LASTING_EVENTS, len(material.tables.events) >> _LASTING_SHIFT)
+        lasts = (self._size >= _WEIGHT_BYTES) & (self._died - self._born >= least)
+        self._old = np.flatnonzero(lasts)
         self._allocs = np.flatnonzero(events.action == Action.ALLOC)
         self._alloc_size = events.size_bytes[self._allocs]
         order = np.argsort(table.birth_event, kind="stable")
         self._by_birth = order[table.birth_event[order] >= 0]
 
     def _sizes_before(self, start: int, end: int) -> Int64Column:
-        older = (self._born < start) & (self._died > end) & (self._size >= _WEIGHT_BYTES)
-        return np.unique(self._size[older])
+        old = self._old[(self._born[self._old] < start) & (self._died[self._old] > end)]
+        return np.unique(self._size[old])
 
     def get_gradients(self, start: int, end: int, *, is_sure: bool) -> bool:
         """Tell whether blocks of old blocks' sizes are made in between, as gradients are."""
