@@ -11,7 +11,7 @@ from snapscope.classify.evidence import Evidence
 from snapscope.classify.material import Category
 from snapscope.classify.rules import Role
 from snapscope.classify.stacks import StackPhase
-from snapscope.model import BoolColumn
+from snapscope.model import BoolColumn, Int64Column
 
 _NEAR_RANKS: Final = 12
 _LOSS_RANKS: Final = 40
@@ -23,6 +23,8 @@ _REPLACE_EVENTS: Final = 60
 _MAX_BACKWARDS: Final = 4
 _STATE_SHARE: Final = 0.5
 _FEW_DATA: Final = 4
+_TINY: Final = 512
+_DOUBLED_SHARE: Final = 0.8
 _TRAINING_SHARE: Final = 0.3
 
 
@@ -120,8 +122,8 @@ def _has_saved_copy(draft: Draft, inputs: BoolColumn) -> BoolColumn:
 def _decide_held_by_position(draft: Draft, held: BoolColumn) -> None:
     """Without stacks: what is older than the first backward and stays are parameters and what mirrors them.
 
-    As many blocks of a size as there are gradients of it are parameters, the eldest; further ones states.
-    What is of no gradient's size is frozen, or a buffer, unless it came alone after all of these: data.
+    As many blocks of a size as there are gradients of it are parameters, the eldest; further ones states. So
+    are sets of twice their sizes. A large one that is alone with its size is data.
     """
     ends = draft.spans.backward_end
     draft.put(held, Category.TEMPORARY, Evidence.POSITION_ONLY)
@@ -132,6 +134,8 @@ def _decide_held_by_position(draft: Draft, held: BoolColumn) -> None:
     draft.put(old, Category.PARAMETER, Evidence.POSITION_ONLY)
     rows = np.flatnonzero(old & (draft.size > 0))
     rows = rows[np.argsort(draft.birth[rows], kind="stable")]
+    rows = rows[~_put_doubled(draft, rows)]
+    _put_later_sets(draft, held & ~old & (draft.birth > ends[0]))
     counts = draft.count_of(draft.size[rows])
     if not counts.any():
         return
@@ -141,9 +145,42 @@ def _decide_held_by_position(draft: Draft, held: BoolColumn) -> None:
     # Where steps make states of these sizes, an older set copies the parameters.
     if len(ends) > 1 and not is_copy and int(draft.size[surplus].sum()) >= _STATE_SHARE * draft.model_bytes:
         draft.category[surplus] = Category.OPTIMIZER_STATE
-    behind = rows[int(np.flatnonzero(counts)[-1]) + 1 :]
-    if len(behind) <= _FEW_DATA:
-        draft.category[behind] = Category.TEMPORARY
+    sizes, which, repeats = np.unique(draft.size[rows], return_inverse=True, return_counts=True)
+    alone = rows[(counts == 0) & (repeats[which] == 1) & (draft.size[rows] >= _RESULT_BYTES)]
+    if len(alone) <= _FEW_DATA:
+        draft.category[alone] = Category.TEMPORARY
+
+
+def _put_doubled(draft: Draft, rows: Int64Column) -> BoolColumn:
+    """Call blocks states where for most of the others there are some of twice the size: fp32 beside 16 bits.
+
+    Returns:
+        Which of the rows these are.
+    """
+    sizes, which, counts = np.unique(draft.size[rows], return_inverse=True, return_counts=True)
+    halves = np.minimum(np.searchsorted(sizes, sizes // 2), max(len(sizes) - 1, 0))
+    doubles = (sizes % 2 == 0) & (sizes > _TINY) & (sizes[halves] == sizes // 2) & (counts % counts[halves] == 0)
+    # Of a chain of doublings the smallest stays what it is.
+    doubles &= ~doubles[halves]
+    has_double = np.zeros(len(sizes), bool)
+    has_double[halves[doubles]] = True
+    others = ~doubles & (sizes > _TINY)
+    found: BoolColumn = doubles[which] if len(rows) else np.zeros(0, bool)
+    if not has_double.any() or (sizes * counts)[has_double].sum() < _DOUBLED_SHARE * (sizes * counts)[others].sum():
+        return np.zeros(len(rows), bool)
+    draft.category[rows[found]] = Category.OPTIMIZER_STATE
+    return found
+
+
+def _put_later_sets(draft: Draft, later: BoolColumn) -> None:
+    """Sets of the gradients' sizes that appear after a backward and stay: copies, or the states of one's own update."""
+    rows = np.flatnonzero(later & draft.is_alive & (draft.count_of(draft.size) > 0))
+    numbers, which = np.unique(draft.next[rows], return_inverse=True)
+    if not len(rows):
+        return
+    of_set = np.bincount(which, draft.size[rows].astype(np.float64)) >= _STATE_SHARE * draft.model_bytes
+    category = Category.PARAMETER if draft.uses_optimizer else Category.OPTIMIZER_STATE
+    draft.category[rows[of_set[which]]] = category
 
 
 def _has_saved_twin(

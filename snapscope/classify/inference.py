@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ _MIN_CALLS: Final = 3
 _GROWN_SHARE: Final = 0.8
 _CACHE_BYTES: Final = 1 << 14
 _MIN_CACHES: Final = 2
+_MIN_GROWTH: Final = 4
 _MIN_WEIGHTS: Final = 3
 _KEPT_SHARE: Final = 0.5
 _WORK_TIMES: Final = 2
@@ -57,7 +59,7 @@ def _find_calls(draft: Draft) -> _Calls:
 def decide_inference(draft: Draft) -> None:
     """Caches are what survives from one call to the next within modules."""
     if draft.spans.is_positional:
-        _decide_first_kept(draft)
+        _decide_by_position(draft)
         return
     calls = _find_calls(draft)
     if not len(calls.begins):
@@ -91,20 +93,51 @@ def decide_inference(draft: Draft) -> None:
     _decide_cache_sets(draft, (draft.user & draft.has_stack & long) | elders)
 
 
-def _decide_first_kept(draft: Draft) -> None:
+def _decide_by_position(draft: Draft) -> None:
     """Without stacks and backwards: what was made first, mostly to stay to the end, are parameters."""
     if draft.num_backwards:
         return
-    rows = np.flatnonzero(draft.is_born & ~draft.has_stack & (draft.size > 0))
+    rows = np.flatnonzero(draft.is_born & (draft.size > 0))
     rows = rows[np.argsort(draft.birth[rows], kind="stable")]
-    kept = draft.is_alive[rows]
-    share = np.cumsum(kept) / np.arange(1, len(rows) + 1)
+    nameless = rows[~draft.has_stack[rows]]
+    kept = draft.is_alive[nameless]
+    share = np.cumsum(kept) / np.arange(1, len(nameless) + 1)
     mostly = np.flatnonzero(kept & (share >= _KEPT_SHARE))
-    if not len(mostly) or len(rows) < _WORK_TIMES * (mostly[-1] + 1):
-        return
-    first = rows[: mostly[-1] + 1]
-    weights = first[draft.is_alive[first]]
-    draft.category[weights], draft.evidence[weights] = Category.PARAMETER, Evidence.POSITION_ONLY
+    if len(mostly) and len(nameless) >= _WORK_TIMES * (mostly[-1] + 1):
+        first = nameless[: mostly[-1] + 1]
+        weights = first[draft.is_alive[first]]
+        draft.category[weights], draft.evidence[weights] = Category.PARAMETER, Evidence.POSITION_ONLY
+    draft.put(_grow_evenly(draft, rows), Category.ACTIVATION, Evidence.POSITION_ONLY)
+    # What is left at the end may have stacks (`context="state"`).
+    if draft.forward.any():
+        _decide_cache_sets(draft, draft.user & draft.has_stack & draft.is_alive)
+    else:
+        _decide_bare(draft)
+
+
+def _grow_evenly(draft: Draft, rows: Int64Column) -> BoolColumn:
+    """Return blocks of which the next larger ones, by always as much, come before they go: caches that grow.
+
+    Of each size there are as many, one or two for each layer.
+    """
+    found: BoolColumn = np.zeros(len(draft.size), bool)
+    rows = rows[draft.size[rows] >= _CACHE_BYTES]
+    sizes, counts = np.unique(draft.size[rows], return_counts=True)
+    for count in np.unique(counts[counts >= _MIN_CACHES]).tolist():
+        own = sizes[counts == count]
+        steps = np.diff(own)
+        edges = np.flatnonzero(np.diff(steps, prepend=-1, append=-1))
+        for first, stop in pairwise(edges.tolist()):
+            if stop - first < _MIN_GROWTH:
+                continue
+            run = own[first : stop + 1]
+            of_run = rows[np.isin(draft.size[rows], run)]
+            birth = np.full(len(run) + 1, draft.num_events, np.int64)
+            np.minimum.at(birth, np.searchsorted(run, draft.size[of_run]), draft.birth[of_run])
+            outlives = draft.death[of_run] > birth[np.searchsorted(run, draft.size[of_run]) + 1]
+            if np.count_nonzero(outlives) >= _GROWN_SHARE * len(of_run) - count:
+                found[of_run] = True
+    return found
 
 
 def _views_kept(draft: Draft, outlives: BoolColumn, call: Int64Column) -> BoolColumn:
