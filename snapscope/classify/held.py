@@ -25,6 +25,7 @@ _STATE_SHARE: Final = 0.5
 _FEW_DATA: Final = 4
 _TINY: Final = 512
 _DOUBLED_SHARE: Final = 0.8
+_MIN_DOUBLES: Final = 3
 _TRAINING_SHARE: Final = 0.3
 
 
@@ -166,7 +167,10 @@ def _put_doubled(draft: Draft, rows: Int64Column) -> BoolColumn:
     has_double[halves[doubles]] = True
     others = ~doubles & (sizes > _TINY)
     found: BoolColumn = doubles[which] if len(rows) else np.zeros(0, bool)
-    if not has_double.any() or (sizes * counts)[has_double].sum() < _DOUBLED_SHARE * (sizes * counts)[others].sum():
+    is_most = (sizes * counts)[has_double].sum() >= _DOUBLED_SHARE * (sizes * counts)[others].sum()
+    times = np.unique(counts[doubles] // counts[halves[doubles]])
+    if np.count_nonzero(doubles) < _MIN_DOUBLES or len(times) > 1 or not is_most:
+        # A layer twice as wide as another has twice its size as well.
         return np.zeros(len(rows), bool)
     draft.category[rows[found]] = Category.OPTIMIZER_STATE
     return found

@@ -19,6 +19,7 @@ _PADDING_SHARE: Final = 0.02
 _FEW_SHARE: Final = 0.05
 _FLAT_BYTES: Final = 1 << 16
 _MIN_FLAT: Final = 2
+_MIN_SIZES: Final = 2
 
 
 def decide_copies(draft: Draft) -> None:
@@ -114,7 +115,7 @@ def mirrors(sizes: Int64Column, model: Int64Column) -> bool:
     """Tell whether blocks have most of the distinct sizes that a model's have: one size alone may be chance."""
     of_model = np.unique(model)
     shared = len(np.intersect1d(sizes, of_model))
-    return shared >= _SET_SHARE * len(of_model) > 0
+    return shared >= max(_SET_SHARE * len(of_model), min(_MIN_SIZES, len(of_model))) > 0
 
 
 def _decide_fed_by_hooks(draft: Draft) -> None:

@@ -21,13 +21,14 @@ _MAX_TRIES: Final = 20_000
 _STRIDE: Final = 8
 _MAX_OTHERS: Final = 6
 _OTHERS_SHARE: Final = 0.1
-_BRIEF_EVENTS: Final = 24
+_BRIEF_EVENTS: Final = 16
 _MIN_CHAIN: Final = 4
 _SURE_CHAIN: Final = 6
 _MAX_GAP_EVENTS: Final = 24
 _MAX_GAP_SHARE: Final = 0.5
 _HELD_SHARE: Final = 0.25
 _MIN_WEIGHTS: Final = 2
+_SHARED_SIZES: Final = 0.34
 _LASTING_EVENTS: Final = 32
 _LASTING_SHIFT: Final = 6
 _WEIGHT_BYTES: Final = 1 << 12
@@ -208,7 +209,7 @@ class _Weights:
         old = self._sizes_before(start, end)
         own = slice(*np.searchsorted(self._allocs, [start, end + _TRAILING_EVENTS]).tolist())
         shared = len(np.intersect1d(self._alloc_size[own], old))
-        return is_sure if not len(old) else len(old) >= _MIN_WEIGHTS and 2 * shared >= len(old)
+        return is_sure if not len(old) else len(old) >= _MIN_WEIGHTS and shared >= _SHARED_SIZES * len(old)
 
     def leaves_gradients(self, start: int, end: int) -> bool:
         """Tell whether blocks of old blocks' sizes are made in between and outlive it."""
