@@ -146,7 +146,7 @@ def _decide_held_by_position(draft: Draft, held: BoolColumn) -> None:
     # Where steps make states of these sizes, an older set copies the parameters.
     if len(ends) > 1 and not is_copy and int(draft.size[surplus].sum()) >= _STATE_SHARE * draft.model_bytes:
         draft.category[surplus] = Category.OPTIMIZER_STATE
-    sizes, which, repeats = np.unique(draft.size[rows], return_inverse=True, return_counts=True)
+    _, which, repeats = np.unique(draft.size[rows], return_inverse=True, return_counts=True)
     alone = rows[(counts == 0) & (repeats[which] == 1) & (draft.size[rows] >= _RESULT_BYTES)]
     if len(alone) <= _FEW_DATA:
         draft.category[alone] = Category.TEMPORARY
@@ -178,8 +178,10 @@ def _put_doubled(draft: Draft, rows: Int64Column) -> BoolColumn:
 
 def _put_later_sets(draft: Draft, later: BoolColumn) -> None:
     """Sets of the gradients' sizes that appear after a backward and stay: copies, or the states of one's own update."""
-    rows = np.flatnonzero(later & draft.is_alive & (draft.count_of(draft.size) > 0))
-    numbers, which = np.unique(draft.next[rows], return_inverse=True)
+    # Twice the size: fp32 beside 16 bits.
+    sizes = np.union1d(draft.gradient_sizes, 2 * draft.gradient_sizes)
+    rows = np.flatnonzero(later & draft.is_alive & np.isin(draft.size, sizes) & (draft.size > _TINY))
+    _, which = np.unique(draft.next[rows], return_inverse=True)
     if not len(rows):
         return
     of_set = np.bincount(which, draft.size[rows].astype(np.float64)) >= _STATE_SHARE * draft.model_bytes

@@ -160,6 +160,9 @@ def decide_flat(draft: Draft) -> None:
     lacks_parameters = int(draft.size[built].sum()) < _SET_SHARE * int(draft.size[rows].min())
     lacks_gradients = trains < _SET_SHARE * int(draft.size[rows].min()) / 2
     cloned = draft.has_role(Role.CLONED)
+    if draft.uses_optimizer and (draft.category == Category.OPTIMIZER_STATE).any():
+        # That one keeps its own states.
+        cloned |= ~draft.has_role(Role.FILLED)
     for row in draft.by_age(rows).tolist():
         category = Category.OPTIMIZER_STATE
         if lacks_parameters:
