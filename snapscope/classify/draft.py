@@ -157,7 +157,7 @@ class Draft:
     def uses_optimizer(self) -> bool:
         """Whether an optimizer of PyTorch was seen, if only by its `zero_grad` or its annotation."""
         seen = self.facts.has(Role.OPTIMIZER_ZERO_GRAD) | (self.facts.phase == StackPhase.OPTIMIZER)
-        return bool(seen.any()) or bool(self.spans.num_annotated)
+        return bool(seen.any()) or bool(len(self.spans.annotated_start))
 
     def count_of(self, sizes: Int64Column) -> Int64Column:
         """Return how many gradients of each size one backward makes."""

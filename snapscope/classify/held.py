@@ -56,6 +56,10 @@ def decide_held(draft: Draft) -> None:
     results = held & (draft.forward | draft.forward_stack) & ~draft.is_update
     beside = results & draft.forward & _has_saved_twin(draft, results)
     draft.put(results, Category.ACTIVATION, Evidence.HELD_NOTHING_ELSE_SAVED)
+    # Made once and for all, as targets are; what a graph holds is let go with it.
+    until = np.searchsorted(draft.spans.backward_start, draft.death)
+    lasting = results & (draft.next == 0) & (until > _MAX_BACKWARDS)
+    draft.put(lasting, Category.TEMPORARY, Evidence.KEPT_FOR_LONG)
     draft.put(beside, Category.TEMPORARY, Evidence.HELD_BESIDE_SAVED)
     draft.put(_kept_by_graph(draft, results), Category.ACTIVATION, Evidence.GRAPH_KEPT)
     draft.put(held & draft.has_role(Role.KV_CACHE), Category.ACTIVATION, Evidence.KV_CACHE)

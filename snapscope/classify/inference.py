@@ -80,6 +80,7 @@ def decide_inference(draft: Draft) -> None:
     # The caller may put them in another order between two calls.
     handed = draft.user & (calls.freed_in > calls.own) & ~draft.is_alive & (draft.free_phase == StackPhase.FORWARD)
     handed &= np.isin(draft.stack, _growing(draft, handed, calls.own))
+    replaced |= _given_for(draft, handed, calls)
     caches = np.unique(draft.stack[replaced | handed])
     draft.put(replaced | handed, Category.ACTIVATION, Evidence.KV_CACHE)
     if len(caches):
@@ -91,6 +92,14 @@ def decide_inference(draft: Draft) -> None:
     elders = draft.kept_by_user & ~draft.is_born
     long = calls.freed_in - calls.own >= min(_MIN_CALLS, len(calls.begins))
     _decide_cache_sets(draft, (draft.user & draft.has_stack & long) | elders)
+
+
+def _given_for(draft: Draft, handed: BoolColumn, calls: _Calls) -> BoolColumn:
+    """Return what a call left that went before the next, and for which the caller has a block as large: its copy."""
+    left = draft.forward & ~draft.is_alive & (draft.death > calls.ends[calls.own]) & (calls.freed_in == calls.own)
+    keys = draft.size * (len(calls.begins) + 2) + calls.own
+    given: BoolColumn = left & np.isin(keys, keys[handed])
+    return given
 
 
 def _decide_by_position(draft: Draft) -> None:

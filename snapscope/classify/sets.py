@@ -17,6 +17,11 @@ from snapscope.model import BoolColumn, Int64Column
 _SET_SHARE: Final = 0.5
 _PADDING_SHARE: Final = 0.02
 _FEW_SHARE: Final = 0.05
+# What a line makes and keeps, if nothing tells what for.
+_KEPT: Final = (
+    Evidence.UPDATE_STATE, Evidence.REPLACES, Evidence.UPDATE_KEPT, Evidence.HELD_NOTHING_ELSE_SAVED,
+    Evidence.HELD_BESIDE_SAVED, Evidence.INPUT_HELD, Evidence.KEPT_FOR_LONG,
+)  # fmt: skip
 _FLAT_BYTES: Final = 1 << 16
 _MIN_FLAT: Final = 2
 _MIN_SIZES: Final = 2
@@ -27,11 +32,11 @@ def decide_copies(draft: Draft) -> None:
 
     What they keep before the step was made of gradients; it is one if it doesn't outlast the step's cycle.
     """
-    steps, backwards = draft.spans.optimizer_end, draft.spans.backward_end
+    steps, backwards = _step_ends(draft), draft.spans.backward_end
     if not len(steps) and not draft.uses_optimizer:
         return
     made = np.isin(draft.evidence, (Evidence.UPDATE_STATE, Evidence.REPLACES))
-    kept = draft.is_update & made & (draft.category == Category.OPTIMIZER_STATE) & draft.has_model_size
+    kept = draft.is_update & made & (draft.category == Category.OPTIMIZER_STATE)
     last_step = pad(steps, -1)[np.searchsorted(steps, draft.birth) - 1]
     last_backward = pad(backwards, -1)[np.searchsorted(backwards, draft.birth) - 1]
     is_cyclic = ~draft.is_alive & (draft.death < _end_of_cycle(draft))
@@ -46,9 +51,14 @@ def decide_copies(draft: Draft) -> None:
     draft.put((kept & of_gradients & is_cyclic) | is_last, Category.GRADIENT, Evidence.ACCUMULATED)
 
 
+def _step_ends(draft: Draft) -> Int64Column:
+    """Return where steps of an optimizer end, by stacks and by annotations; many twice."""
+    return np.sort(np.concatenate((draft.spans.optimizer_end, draft.spans.annotated_end)))
+
+
 def _end_of_cycle(draft: Draft) -> Int64Column:
     """Return, per row, where the second backward begins after the next step: until then its successor is made."""
-    starts = draft.spans.optimizer_start
+    starts = np.sort(np.concatenate((draft.spans.optimizer_start, draft.spans.annotated_start)))
     step = pad(starts, draft.num_events)[np.searchsorted(starts, draft.birth)] if len(starts) else draft.birth
     number = np.searchsorted(draft.spans.backward_start, step, side="right") + 1
     bounds = pad(draft.spans.backward_start, draft.num_events + 1)
@@ -56,17 +66,16 @@ def _end_of_cycle(draft: Draft) -> Int64Column:
 
 
 def decide_replaced(draft: Draft) -> None:
-    """Updates that make all parameters anew: the line whose blocks the old ones give way to makes parameters.
+    """Parameters that are made anew: the line whose blocks the old ones give way to makes parameters.
 
-    Of several lines that make blocks of their sizes it is the one that ran last before they were let go.
+    Of several lines that make and keep blocks of their sizes it is the one that ran last before they were let go.
     """
-    if draft.uses_optimizer or draft.spans.is_positional:
+    if draft.spans.is_positional:
         return
-    made = np.isin(draft.evidence, (Evidence.UPDATE_STATE, Evidence.REPLACES))
-    made &= draft.is_update & (draft.category == Category.OPTIMIZER_STATE)
-    first_update = int(draft.birth[made].min(initial=draft.num_events))
-    old = (draft.category == Category.PARAMETER) & ~draft.is_alive & (draft.birth < first_update)
-    old &= draft.death > first_update
+    made = np.isin(draft.evidence, _KEPT) & (draft.category != Category.PARAMETER) & draft.has_stack
+    made &= draft.forward | draft.user
+    old = (draft.category == Category.PARAMETER) & ~draft.is_alive & draft.is_born & (draft.birth < draft.first_work)
+    old &= (draft.death > draft.first_work) & (draft.free_phase != StackPhase.CONSTRUCT)
     if 2 * int(draft.size[old].sum()) < draft.model_bytes or not made.any():
         return
     rows = np.flatnonzero(made)
@@ -75,11 +84,13 @@ def decide_replaced(draft: Draft) -> None:
     wanted = draft.size[old] * (draft.num_events + 1) + draft.death[old]
     before = np.searchsorted(keys, wanted) - 1
     fits = (before >= 0) & (draft.size[rows[np.maximum(before, 0)]] == draft.size[old])
-    if not fits.any():
+    if not fits.any() or 2 * int(draft.size[old][fits].sum()) < int(draft.size[old].sum()):
         return
     lines = draft.stack[rows[before[fits]]]
     votes = np.bincount(lines, draft.size[old][fits].astype(np.float64))
-    draft.put(made & (draft.stack == int(votes.argmax())), Category.PARAMETER, Evidence.REPLACES)
+    line = int(votes.argmax())
+    if mirrors(draft.size[old][fits][lines == line], draft.size[old]):
+        draft.put(made & (draft.stack == line), Category.PARAMETER, Evidence.REPLACES)
 
 
 def decide_accumulators(draft: Draft) -> None:
@@ -94,12 +105,17 @@ def decide_accumulators(draft: Draft) -> None:
 
 
 def _decide_remade(draft: Draft) -> None:
-    """A set that is made anew for each update, and holds over the backwards before it, adds gradients up."""
+    """A set that is made anew for each update, and holds over the backwards before it, adds gradients up.
+
+    One that holds over several updates, or was cloned, copies the parameters.
+    """
     asked = (Evidence.KEPT_FOR_LONG, Evidence.INPUT_HELD, Evidence.USER_STATE, Evidence.USER_PARAMETER)
     held = draft.user & draft.has_model_size & np.isin(draft.evidence, asked) & draft.has_stack
     held &= draft.death > draft.next_end
     rows = np.flatnonzero(held)
     model_bytes = draft.model_bytes
+    steps = np.unique(_step_ends(draft))
+    cloned = draft.facts.has(Role.CLONED)
     for stack in np.unique(draft.stack[rows]).tolist():
         own = rows[draft.stack[rows] == stack]
         of_iteration, which = np.unique(draft.next[own], return_inverse=True)
@@ -108,7 +124,11 @@ def _decide_remade(draft: Draft) -> None:
             continue
         if not mirrors(draft.size[own], draft.gradient_sizes):
             continue
-        draft.category[own], draft.evidence[own] = Category.GRADIENT, Evidence.ACCUMULATED
+        num_steps = np.searchsorted(steps, draft.death[own]) - np.searchsorted(steps, draft.birth[own])
+        category, evidence = Category.GRADIENT, Evidence.ACCUMULATED
+        if cloned[stack] or num_steps[~draft.is_alive[own]].max() > 1:
+            category, evidence = Category.PARAMETER, Evidence.USER_COPY
+        draft.category[own], draft.evidence[own] = category, evidence
 
 
 def mirrors(sizes: Int64Column, model: Int64Column) -> bool:

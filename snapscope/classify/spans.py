@@ -44,7 +44,8 @@ class Spans:
         is_positional: found without stacks.
         ends_in_optimizer: the history stops within an optimizer step.
         ends_in_backward: the history stops within a backward.
-        num_annotated: how many steps of an optimizer PyTorch annotated.
+        annotated_start, annotated_end: first and last event of each step that PyTorch annotated; one that
+            works in place makes none, and ends before it starts.
     """
 
     backward_start: Int64Column
@@ -56,7 +57,8 @@ class Spans:
     is_positional: bool
     ends_in_backward: bool
     ends_in_optimizer: bool
-    num_annotated: int
+    annotated_start: Int64Column
+    annotated_end: Int64Column
 
 
 def find_spans(material: Material, facts: StackFacts) -> Spans:
@@ -79,6 +81,7 @@ def find_spans(material: Material, facts: StackFacts) -> Spans:
         end, step_end = (_before_next(index, ends, len(phase)) for ends in (end, step_end))
     if ends_in_backward:
         end[-1] = len(material.tables.events)
+    annotated = annotated_steps(material)
     return Spans(
         backward_start=start,
         backward_end=end,
@@ -89,7 +92,8 @@ def find_spans(material: Material, facts: StackFacts) -> Spans:
         is_positional=False,
         ends_in_backward=ends_in_backward,
         ends_in_optimizer=ends_in_optimizer,
-        num_annotated=len(annotated_steps(material)),
+        annotated_start=np.array([first for first, _ in annotated], np.int64),
+        annotated_end=np.array([last for _, last in annotated], np.int64),
     )
 
 
@@ -152,7 +156,8 @@ def _positional_spans(material: Material, phase: Int8Column) -> Spans:
         is_positional=True,
         ends_in_backward=False,
         ends_in_optimizer=False,
-        num_annotated=len(annotated),
+        annotated_start=np.array([first for first, _ in annotated], np.int64),
+        annotated_end=np.array([last for _, last in annotated], np.int64),
     )
 
 

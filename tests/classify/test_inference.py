@@ -52,6 +52,19 @@ def test_a_cache_that_the_caller_puts_in_order() -> None:
     assert found["logits2"] == T
 
 
+def test_a_cache_that_the_caller_replaces_before_the_next_call() -> None:
+    run = Program()
+    build_model(run)
+    for n in range(6):
+        run.alloc(f"grown{n}", CACHE + STEP * n, forward(5))
+        if n:
+            run.free(f"ordered{n - 1}", forward(5))
+        run.alloc(f"ordered{n}", CACHE + STEP * n, user("beam", 40))
+        run.free(f"grown{n}", user("beam", 40))
+    found = run.categories()
+    assert {found[f"{kind}{n}"] for kind in ("grown", "ordered") for n in range(5)} == {A}
+
+
 def test_a_sequence_that_grows_in_the_callers_hands_is_no_cache() -> None:
     run = Program()
     build_model(run)

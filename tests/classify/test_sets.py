@@ -335,3 +335,58 @@ def test_a_closure_is_the_programs_own_work() -> None:
     spans = run.history().spans
     # Of the step that calls it, only what the optimizer does itself.
     assert spans.optimizer_start.tolist() == [run.births[f"direction{n}"][0] for n in range(2)]
+
+
+def test_a_copy_that_is_kept_over_several_steps_adds_nothing_up() -> None:
+    run = Program()
+    build_model(run)
+    for epoch in range(3):
+        for n in range(2 * epoch, 2 * epoch + 2):
+            with_optimizer(run, n)
+            run_zero_grad(run, n)
+        run.brief(f"validation{epoch}", 4096, validate())
+        add_set(run, f"best{epoch}", user("main", 18))
+        if epoch:
+            free_set(run, f"best{epoch - 1}", user("main", 18))
+    assert of_set(run, "best0") == of_set(run, "best1") == {P}
+
+
+def validate() -> tuple[Raw, ...]:
+    module = "torch/nn/modules/module.py"
+    return (at("model.py", "forward", 7), at(module, "_call_impl"), at("train.py", "validate", 3), *MAIN)
+
+
+def test_parameters_that_forward_replaces() -> None:
+    # `y.data = y.data * m + x.data * (1 - m)` in a module, as in MoCo.
+    run = Program()
+    build_model(run)
+    before = list(WEIGHTS)
+    for n in range(3):
+        run.alloc(f"x{n}", 2048, user("get_batch", 17))
+        for place, size in enumerate(WEIGHTS.values()):
+            run.alloc(f"key{n}_{place}", size, validate())
+            run.free(before[place], validate())
+        before = [f"key{n}_{place}" for place in range(len(WEIGHTS))]
+        run.alloc(f"h{n}", 32768, validate())
+        run.free(f"x{n}", ENGINE)
+        run.alloc(f"g1_{n}", WEIGHTS["w1"], ENGINE)
+        run.alloc(f"g2_{n}", WEIGHTS["w2"], ENGINE)
+        run.free(f"h{n}", ENGINE)
+        run.brief(f"root{n}", 4096, step())
+        run_zero_grad(run, n)
+    found = run.categories()
+    assert {found[name] for name in ("w1", "key0_0", "key1_0", "key1_1", "key2_0")} == {P}
+
+
+def test_gradients_added_up_in_fp32_beside_16_bits() -> None:
+    run = Program()
+    build_model(run)
+    for n in range(3):
+        iterate(run, 2 * n)
+        add_set(run, f"sum{n}", user("main", 12), 2)
+        free_gradients(run, 2 * n)
+        iterate(run, 2 * n + 1)
+        free_gradients(run, 2 * n + 1)
+        run_optimizer(run, n, is_first=not n)
+        free_set(run, f"sum{n}", user("main", 14))
+    assert of_set(run, "sum0") == {G}
