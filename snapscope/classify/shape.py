@@ -33,6 +33,10 @@ _LASTING_EVENTS: Final = 32
 _LASTING_SHIFT: Final = 6
 _WEIGHT_BYTES: Final = 1 << 12
 _TRAILING_EVENTS: Final = 16
+_NEVER: Final = 1 << 62
+# Of a history without any order, the search is given up.
+_MAX_ROWS: Final = 8192
+_MAX_SEARCHED: Final = 2_000_000
 
 
 class _Lives:
@@ -44,12 +48,15 @@ class _Lives:
         rows = rows[np.argsort(table.birth_event[rows], kind="stable")]
         self.birth: Int64Column = table.birth_event[rows].astype(np.int64)
         self.death: Int64Column = table.free_requested_event[rows].astype(np.int64)
+        self.num_searched = 0
 
     def across(self, before: int, event: int) -> tuple[Int64Column, Int64Column]:
         """Return births and deaths of what was born in between and lives past an event, youngest first."""
-        own = slice(*np.searchsorted(self.birth, [before + 1, event]).tolist())
+        first, stop = np.searchsorted(self.birth, [before + 1, event]).tolist()
+        own = slice(max(first, stop - _MAX_ROWS), stop)
         births, deaths = self.birth[own], self.death[own]
         lives = deaths > event
+        self.num_searched += int(np.count_nonzero(lives))
         return births[lives][::-1], deaths[lives][::-1]
 
     def within(self, first: int, last: int) -> tuple[Int64Column, Int64Column]:
@@ -57,6 +64,7 @@ class _Lives:
         own = slice(*np.searchsorted(self.birth, [first, last]).tolist())
         births, deaths = self.birth[own], self.death[own]
         dies = deaths <= last
+        self.num_searched += int(np.count_nonzero(dies))
         return births[dies][::-1], deaths[dies][::-1]
 
 
@@ -75,6 +83,8 @@ def backwards_by_shape(material: Material) -> list[tuple[int, int, int]]:
         if span is not None:
             found.append(span)
             before = span[2]
+        elif lives.num_searched > _MAX_SEARCHED * (len(found) + 1):
+            break
     # One alone, of which nothing is left that could be a gradient, may be any computation.
     return found if len(found) > 1 or any(weights.leaves_gradients(*span[1:]) for span in found) else []
 
@@ -188,7 +198,7 @@ class _Weights:
     def __init__(self, material: Material) -> None:
         table = material.lifetimes
         self._born = table.birth_event
-        self._died = np.where(table.free_requested_event < 0, np.iinfo(np.int64).max, table.free_requested_event)
+        self._died = np.where(table.free_requested_event < 0, _NEVER, table.free_requested_event)
         self._size = table.requested_bytes
         events = material.tables.events
         # In a long history what lives through one iteration alone isn't worth the search.

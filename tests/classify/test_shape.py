@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import time
+
 import pytest
 
 from snapscope.classify.shape import backwards_by_shape
@@ -231,3 +234,31 @@ def test_a_set_that_comes_later() -> None:
         zero_grad(run, n)
     found = run.categories()
     assert {found[f"average{layer}"] for layer in range(8)} == {"parameter"}
+
+
+def test_weights_that_are_older_than_the_history() -> None:
+    run = Program(context="none")
+    for layer, size in enumerate(SIZES):
+        run.elder(f"w{layer}", size)
+    for n in range(2):
+        forward(run, n)
+        hold(run, n)
+        backward(run, n)
+        zero_grad(run, n)
+    assert starts(run) == events(run, "seed0", "seed1")
+
+
+def test_the_search_ends_where_there_is_no_order() -> None:
+    run = Program(context="none")
+    build(run)
+    order = random.Random(7)
+    live: list[str] = []
+    for number in range(3000):
+        run.alloc(f"block{number}", order.choice((4096, 16384, 65536)))
+        live.append(f"block{number}")
+        if len(live) > 400:
+            run.free(live.pop(order.randrange(len(live))))
+    history = run.history()
+    before = time.process_time()
+    assert backwards_by_shape(history._material) == []
+    assert time.process_time() - before < 5
