@@ -253,10 +253,10 @@ def test_the_search_ends_where_there_is_no_order() -> None:
     build(run)
     order = random.Random(7)
     live: list[str] = []
-    for number in range(3000):
+    for number in range(900):
         run.alloc(f"block{number}", order.choice((4096, 16384, 65536)))
         live.append(f"block{number}")
-        if len(live) > 400:
+        if len(live) > 200:
             run.free(live.pop(order.randrange(len(live))))
     history = run.history()
     before = time.process_time()
