@@ -17,6 +17,7 @@ from snapscope.analyses.profile import MemoryProfile, SiteEntry, sum_up
 from snapscope.analyses.site_match import match_sites
 from snapscope.classify.material import Category
 from snapscope.model import Notice
+from snapscope.sites import BEFORE_LABEL
 
 _MIN_SHARE: Final = 0.5
 OTHER_SITES_LABEL: Final = "(without a site in both files)"
@@ -58,14 +59,14 @@ class _Pool:
 def _take(profile: MemoryProfile, lonely: Sequence[SiteEntry], other: MemoryProfile) -> MemoryProfile:
     """Return a profile in which entries of the other side own blocks that had no stack.
 
-    What has no stack on either side comes first. Only where a file has no stacks at all may a block
-    change its category: there it is a guess.
+    What has no stack on either side comes first. A block may change its category, if nothing of its own
+    needs it, where that was a guess: before the history, or in a file without any stacks.
     """
     pools = [_Pool(entry, Counter(dict(entry.sizes)), Counter()) for entry in profile.sites if not entry.key]
     wanted = [*(entry for entry in other.sites if not entry.key), *sorted(lonely, key=lambda entry: -entry.bytes)]
     missing = [Counter(dict(entry.sizes)) for entry in wanted]
     owned: list[list[tuple[_Pool, Counter[int]]]] = [[] for _ in wanted]
-    for fits in (_is_same, _is_of_category) if profile.has_stacks else (_is_same, _is_of_category, _always):
+    for fits in (_is_same, _is_of_category, _may_be if profile.has_stacks else _always):
         for entry, lacking, parts in zip(wanted, missing, owned, strict=True):
             for pool in pools:
                 found = lacking & pool.sizes if fits(entry, pool.entry) else None
@@ -110,6 +111,10 @@ def _is_same(entry: SiteEntry, own: SiteEntry) -> bool:
 
 def _is_of_category(entry: SiteEntry, own: SiteEntry) -> bool:
     return entry.category is own.category
+
+
+def _may_be(entry: SiteEntry, own: SiteEntry) -> bool:
+    return bool(entry.key) and own.label == BEFORE_LABEL
 
 
 def _always(entry: SiteEntry, own: SiteEntry) -> bool:

@@ -27,14 +27,15 @@ _MAX_FAILED_ROWS: Final = 5
 _MAX_SETTINGS: Final = 8
 _MAX_STEPS: Final = 4
 _MAX_RATIO: Final = 64
-_BALANCE: Final = (
-    ("reserved", "reserved_bytes"),
-    ("allocated", "allocated_bytes"),
-    ("holes", "holes_bytes"),
-    ("free segments", "free_segments_bytes"),
-    ("private pools", "private_pool_bytes"),
-    ("largest hole", "largest_hole_bytes"),
-)
+_BALANCE: Final = {
+    "reserved": "reserved",
+    "allocated": "allocated",
+    "holes": "holes",
+    "free_segments": "free segments",
+    "private_pool": "private pools",
+    "largest_hole": "largest hole",
+    "reserved_peak": "reserved at most",
+}
 
 
 def diff_json(result: Diff, failed: Sequence[FailedGate]) -> bytes:
@@ -70,12 +71,8 @@ def diff_json(result: Diff, failed: Sequence[FailedGate]) -> bytes:
             ],
             "rows": [_row(row) for row in result.rows],
             "reserved": {
-                name: {
-                    "before": getattr(result.before, name),
-                    "after": getattr(result.after, name),
-                    "delta": getattr(result.after, name) - getattr(result.before, name),
-                }
-                for _, name in _BALANCE
+                name: {"before_bytes": before, "after_bytes": after, "delta_bytes": after - before}
+                for name, before, after in _balance_of(result)
             },
             "steps": [
                 {
@@ -104,7 +101,8 @@ def side_of(side: MemoryProfile) -> dict[str, Any]:
         "requested_bytes": side.requested_bytes,
         "allocated_bytes": side.allocated_bytes,
         "reserved_bytes": side.reserved_bytes,
-        "peaks": side.peak_bytes,
+        "peaks": {f"{name}_bytes": size for name, size in side.peak_bytes.items()},
+        "has_history": side.has_history,
         "num_steps": side.num_steps,
         "num_ooms": side.num_ooms,
     }
@@ -192,6 +190,8 @@ def headline(result: Diff) -> str:
         return (
             f"no difference above {format_bytes(result.noise_bytes)} a site{exact}: {format_bytes(after)} on both sides"
         )
+    if not result.delta_bytes:
+        return f"the same {format_bytes(after)} live on both sides, but not at the same sites"
     share = f", {100 * result.delta_bytes / before:+.1f}%" if before else ""
     return (
         f"{format_delta(result.delta_bytes)} live at the peak ({format_bytes(before)} to {format_bytes(after)}{share})"
@@ -323,13 +323,15 @@ def _partner(size: int, count: int, come: Sequence[tuple[int, int]]) -> tuple[in
     )
 
 
+def _balance_of(result: Diff) -> Iterator[tuple[str, int, int]]:
+    """Yield what is compared beside live bytes: its name, before, after."""
+    for name in list(_BALANCE)[:-1]:
+        yield name, getattr(result.before, f"{name}_bytes"), getattr(result.after, f"{name}_bytes")
+    yield "reserved_peak", result.before.peak_bytes["reserved"], result.after.peak_bytes["reserved"]
+
+
 def _write_balance(page: Page, result: Diff) -> None:
-    cells = []
-    for name, key in _BALANCE:
-        before, after = getattr(result.before, key), getattr(result.after, key)
-        cells.append(_changed_cells(before, after, name))
-    old, new = result.before.peak_bytes["reserved"], result.after.peak_bytes["reserved"]
-    cells.append(_changed_cells(old, new, "reserved at most"))
+    cells = [_changed_cells(before, after, _BALANCE[name]) for name, before, after in _balance_of(result)]
     page.table(cells, align="rrrl", header=("delta", "before", "after", ""))
 
 

@@ -20,7 +20,7 @@ def pairs_of(before: list[SiteEntry], after: list[SiteEntry]) -> set[tuple[str |
     found = match_sites(before, after)
     assert sorted(id(old) for old, _ in found if old is not None) == sorted(map(id, before))
     assert sorted(id(new) for _, new in found if new is not None) == sorted(map(id, after))
-    return {(old and old.label, new and new.label) for old, new in found}
+    return {(old.label if old else None, new.label if new else None) for old, new in found}
 
 
 def test_the_same_frames_on_another_line_are_the_same_site() -> None:
