@@ -7,8 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from snapscope.analyses.diff import Change, Diff
+from snapscope.analyses.profile import MemoryProfile, SiteEntry
 from snapscope.analyses.unnamed import OTHER_SITES_LABEL
 from snapscope.classify.material import Category
 from snapscope.render.diff import sizes_text
@@ -154,6 +157,47 @@ def test_against_a_file_without_stacks_the_rest_is_compared_by_category() -> Non
 def test_two_files_without_stacks_are_compared_by_category() -> None:
     before, after = made(site("(no stack)", (3 * MIB, 5))), made(site("(no stack)", (3 * MIB, 6)))
     assert rows_of(compared(before, after)) == [("grown", 3, "(no stack)")]
+
+
+# ---------------------------------------------------------------------------------- any two profiles
+
+FRAMES = ("m.py f", "m.py g", "lib/n.py f", "torch/nn/modules/linear.py forward", "main.py main")
+ENTRIES = st.builds(
+    site,
+    st.sampled_from(("m.py f", "m.py g", "n.py h", BEFORE, "(no stack)", "(C++ backward)")),
+    st.tuples(st.sampled_from((0, 1, 4, 512, MIB, 3 * MIB)), st.integers(1, 4)),
+    stack=st.lists(st.sampled_from(FRAMES), min_size=1, max_size=4),
+    category=st.sampled_from(list(Category)),
+    fine=st.sampled_from(("weight", "grad", "state", "kept")),
+    line=st.integers(1, 3),
+)
+
+
+def distinct(entries: list[SiteEntry]) -> MemoryProfile:
+    """Make a profile of these, one of each site and category."""
+    return made(*{(entry.key or entry.label, entry.category): entry for entry in entries}.values())
+
+
+PROFILES = st.builds(distinct, st.lists(ENTRIES, max_size=8))
+
+
+@settings(max_examples=200)
+@given(before=PROFILES, after=PROFILES)
+def test_any_two_profiles_sum_both_ways(before: MemoryProfile, after: MemoryProfile) -> None:
+    there, back = compared(before, after), compared(after, before)
+    assert there.delta_bytes == -back.delta_bytes == after.requested_bytes - before.requested_bytes
+    for diff in (there, back):
+        for row in diff.rows:
+            assert (row.change is Change.SAME) == (abs(row.delta_bytes) <= diff.noise_bytes)
+            sizes_text(row)
+
+
+@given(profile=PROFILES)
+def test_any_profile_against_itself_is_empty(profile: MemoryProfile) -> None:
+    diff = compared(profile, profile)
+    assert diff.is_empty
+    assert not diff.before.notices
+    assert not any(row.delta_bytes or row.moved for row in diff.rows)
 
 
 # --------------------------------------------------------------------------- recordings and answers

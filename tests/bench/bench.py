@@ -4,8 +4,8 @@
 
 Every measure runs in a process of its own. Seconds are CPU seconds of the work (it is single-threaded, and a
 busy machine then spoils nothing), imports excluded; peak RSS is the
-whole process's. What compares two files is measured beside a load of both. The ratios are to `pickle.load`, garbage collector on, in the same run. This prints; it
-never fails on a number.
+whole process's. The ratios are to `pickle.load`, garbage collector on, in the same run; what compares two files
+is measured beside a load of both. This prints; it never fails on a number.
 """
 
 from __future__ import annotations

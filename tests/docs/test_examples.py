@@ -142,7 +142,7 @@ def test_every_fence_says_its_language() -> None:
     for page in PAGES:
         for number, line in enumerate(page.read_text(encoding="utf-8").split("\n")):
             if line.startswith("```") and line != "```":
-                assert line[3:] in ("console", "sh", "python", "toml"), (page, number + 1)
+                assert line[3:] in ("console", "sh", "python", "toml", "yaml"), (page, number + 1)
 
 
 def test_the_package_can_be_used_from_python() -> None:
