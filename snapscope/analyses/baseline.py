@@ -22,6 +22,8 @@ MARK: Final = "snapscope_baseline"
 
 FORM: Final = 1
 _MAX_INT: Final = 1 << 62
+# One for each category and bracketed label.
+_MAX_UNNAMED: Final = 100
 _NUMBERS: Final = (
     "requested_bytes", "allocated_bytes", "pending_bytes", "reserved_bytes", "free_segments_bytes", "holes_bytes",
     "private_pool_bytes", "largest_hole_bytes",
@@ -103,6 +105,8 @@ def read_baseline(document: Any, name: str) -> MemoryProfile:
         reader.fail(f"{MARK} is {top.get(MARK)!r}: this version reads {FORM}")
     frames = [reader.text(value, "a frame") for value in reader.items(top.get("frames"), "frames")]
     sites = tuple(_read_site(reader, value, frames) for value in reader.items(top.get("sites"), "sites"))
+    if sum(not entry.key for entry in sites) > _MAX_UNNAMED:
+        reader.fail("more sites without a stack than there can be")
     categories = {
         category: reader.number(reader.mapping(top.get("categories"), "categories").get(category.label), category.label)
         for category in Category
@@ -175,6 +179,8 @@ def _read_site(reader: _Reader, value: Any, frames: list[str]) -> SiteEntry:
     )
     if sum(size * count for size, count in entry.sizes) > entry.bytes:
         reader.fail("the sizes of a site sum to more than its bytes")
+    if sum(count for _, count in entry.sizes) > entry.count or (entry.bytes and not entry.count):
+        reader.fail("the count of a site is less than its blocks")
     return entry
 
 

@@ -20,8 +20,8 @@ _MIN_ALIKE: Final = 0.6
 _MIN_ALIKE_INSIDE: Final = 0.4
 _MIN_ALIKE_OF_SAME_BLOCKS: Final = 0.3
 _MIN_SAME_BLOCKS: Final = 0.5
-_MAX_RIVALS: Final = 40
-_MAX_FRAMES: Final = 200
+_MAX_RIVALS: Final = 24
+_MAX_FRAMES: Final = 100
 
 
 def match_sites(before: Sequence[SiteEntry], after: Sequence[SiteEntry]) -> list[Pair]:

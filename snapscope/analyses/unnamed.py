@@ -95,7 +95,7 @@ def _take(profile: MemoryProfile, lonely: Sequence[SiteEntry], other: MemoryProf
     rest = [_without(pool.entry, pool.given) for pool in pools]
     return replace(
         profile,
-        sites=_sum_up([*_named(profile), *(entry for entry in rest if entry.count), *made]),
+        sites=_sum_up([*_named(profile), *(entry for entry in rest if entry.count or entry.bytes), *made]),
         categories={
             category: size + sum(moved for (into, _), moved in moves.items() if into is category)
             for category, size in profile.categories.items()

@@ -127,6 +127,13 @@ BROKEN: Final[dict[str, tuple[Callable[[Document], None], str]]] = {
     "categories that don't sum": (put("categories", "gradient")(1), "don't sum to requested_bytes"),
     "sites that don't sum": (put("sites", 0, "bytes")(7 * MIB), "don't sum"),
     "sizes that don't sum": (put("sites", 0, "sizes")([[MIB, 99]]), "sizes of a site sum to more"),
+    "a count that is too small": (put("sites", 0, "count")(0), "count of a site is less than its blocks"),
+    "sites without a stack": (
+        lambda document: document["sites"].extend(
+            [{**document["sites"][0], "stack": [], "bytes": 0, "sizes": []}] * 101
+        ),
+        "more sites without a stack",
+    ),
     "a size is one number": (put("sites", 0, "sizes")([[MIB]]), "a pair is expected"),
     "a step without its peak": (put("step_peaks")([["step 0"]]), "a pair is expected"),
     "a setting is a number": (put("settings")({"a": 1}), "a setting is no text"),
