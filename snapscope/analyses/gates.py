@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from snapscope.analyses.diff import Diff
+from snapscope.analyses.diff import Diff, DiffRow
 from snapscope.analyses.profile import MemoryProfile
 from snapscope.analyses.selection import compile_pattern
 from snapscope.classify.material import CATEGORY_LABELS, Category
@@ -106,6 +106,15 @@ def failed_limits(diff: Diff, *, above: Iterable[Limit] = (), below: Iterable[Li
     out = []
     for option, limits, sign in (("--fail-above", above, 1), ("--fail-below", below, -1)):
         for limit in limits:
+            why_not = _why_not(diff, limit)
+            if why_not is not None:
+                out.append(
+                    FailedGate(
+                        gate=f"{option} {limit.text}", what=limit.what, limit_bytes=limit.num_bytes, value_bytes=None,
+                        reason=f"cannot tell: {why_not}",
+                    )
+                )  # fmt: skip
+                continue
             before, after = _values(diff, limit.what)
             allowed = limit.bytes_of(before)
             delta = after - before
@@ -124,6 +133,28 @@ def failed_limits(diff: Diff, *, above: Iterable[Limit] = (), below: Iterable[Li
     return tuple(out)
 
 
+def _why_not(diff: Diff, limit: Limit) -> str | None:
+    """Return why a limit can't be judged; None if it can."""
+    for side in (diff.before, diff.after):
+        if side.label.startswith("peak") and not side.has_history:
+            return f"{side.name} has no history, so its peak isn't known (--at end compares the final states)"
+        if limit.what.startswith(_SITE) and side.requested_bytes and not side.has_stacks:
+            return f"{side.name} has no stacks, so its sites aren't known"
+    return None
+
+
+def rows_of(diff: Diff, what: str) -> list[DiffRow]:
+    """Return the rows that a limit is about; of what no site has, such as reserved bytes, none."""
+    if what == "peak":
+        return list(diff.rows)
+    if what in CATEGORY_LABELS:
+        return [row for row in diff.rows if row.shown.category.label == what]
+    if what.startswith(_SITE):
+        pattern = compile_pattern(what.removeprefix(_SITE))
+        return [row for row in diff.rows if pattern.search(row.shown.label)]
+    return []
+
+
 def _values(diff: Diff, what: str) -> tuple[int, int]:
     """Return a value before and after."""
     if what == "peak":
@@ -133,8 +164,7 @@ def _values(diff: Diff, what: str) -> tuple[int, int]:
     if what in CATEGORY_LABELS:
         category = Category(CATEGORY_LABELS.index(what))
         return diff.before.categories[category], diff.after.categories[category]
-    pattern = compile_pattern(what.removeprefix(_SITE))
-    rows = [row for row in diff.rows if pattern.search(row.shown.label)]
+    rows = rows_of(diff, what)
     return sum(row.before_bytes for row in rows), sum(row.after_bytes for row in rows)
 
 

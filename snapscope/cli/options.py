@@ -185,7 +185,8 @@ def open_history(
     return DeviceHistory(read(file, output), device, rules=own)
 
 
-def _is_same_file(file: str, other: str) -> bool:
+def is_same_file(file: str, other: str) -> bool:
+    """Tell whether two names are of one file that is there."""
     return file != "-" and os.path.exists(file) and os.path.exists(other) and os.path.samefile(file, other)
 
 
@@ -197,7 +198,7 @@ def read(file: str, output: Output | None = None) -> Snapshot:
     """
     from snapscope.opening import load_snapshot
 
-    if output is not None and output.path is not None and _is_same_file(file, output.path):
+    if output is not None and output.path is not None and is_same_file(file, output.path):
         raise UsageError(f"-o {output.path} is the snapshot itself: it would be lost")
     if file == "-" and is_terminal(sys.stdin):
         raise UsageError("FILE is - but stdin is a terminal: pipe a snapshot into it")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tests import builders as b
 from tests.builders import MIB
-from tests.cli.running import fixture, succeed
+from tests.cli.running import fixture, run_cli, succeed
 
 OPAQUE: Final = frozenset(("format.settings",))
 """Objects whose keys are PyTorch's own."""
@@ -39,6 +39,16 @@ EXTRA: Final = {
         ("cases/05_history_starts_late/a.pickle", "--level lifetime --at start"),
     ),
 }
+
+
+DIFFS: Final = (
+    ("cases/11_diff_and_gate/a.pickle", "cases/11_diff_and_gate/b.pickle", "--fail-above 5%"),
+    ("torch-2.14/adamw_fp32", "torch-2.14/amp_bf16", ""),
+    ("torch-2.14/adamw_fp32", "torch-2.14/late_start", ""),
+    ("torch-2.0/adamw_fp32", "torch-2.14/adamw_fp32", ""),
+    ("cases/15_odd_files/no_traces.pickle", "torch-2.14/oom_forward", "--fail-above reserved=1GiB"),
+    ("runs/oom/two_ooms", "runs/oom/two_ooms", "--at event:-1"),
+)
 
 
 def rarities() -> bytes:
@@ -94,11 +104,24 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def documents(verb: str) -> Iterator[tuple[str, Any]]:
     """Yield what a verb says about every source, with the command that said it."""
+    if verb == "diff":
+        yield from diffs()
+        return
     for name, wanted in (*SOURCES, *EXTRA.get(verb, ())):
         options = "" if verb == "steps" and "--focus" in wanted else wanted
         yield f"{verb} {fixture(name)}", succeed(verb, fixture(name), *options.split(), "--json").document()
     for options in ("", "--device host"):
         yield f"{verb} stdin", succeed(verb, "-", *options.split(), "--json", stdin=rarities()).document()
+
+
+def diffs() -> Iterator[tuple[str, Any]]:
+    for before, after, options in DIFFS:
+        ran = run_cli("diff", fixture(before), fixture(after), *options.split(), "--json")
+        assert (ran.code, ran.stderr) == (1 if "--fail" in options else 0, ""), before
+        yield f"diff {fixture(after)}", ran.document()
+    for device in ("", "@device:host"):
+        ran = run_cli("diff", "--json", "--", fixture(SOURCES[0][0]), f"-{device}", stdin=rarities())
+        yield "diff stdin", ran.document()
 
 
 def schema_of(verb: str) -> dict[str, str]:

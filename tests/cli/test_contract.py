@@ -164,6 +164,16 @@ WRONG_USE: Final = {
     "view": (["open", SMALL, "--view", "pie"], "'pie' is not "),
     "open without terminal": (["open", SMALL], f"`snapscope summary {SMALL}`"),
     "open of nothing": (["open"], "give a FILE, or --demo"),
+    "diff of one": (["diff", SMALL], "Missing argument 'AFTER'"),
+    "diff of stdin twice": (["diff", "--", "-", "-@step:1"], "only one of BEFORE and AFTER can be -"),
+    "diff with a limit of nothing": (
+        ["diff", SMALL, OOM, "--fail-above", "weights=1MiB"],
+        "'weights=1MiB' is no limit",
+    ),
+    "diff with a limit that is none": (["diff", SMALL, OOM, "--fail-below", "much"], "'much' is no size"),
+    "diff as two forms": (["diff", SMALL, OOM, "--markdown", "--json"], "--markdown and --json exclude each other"),
+    "diff at a moment that isn't": (["diff", SMALL, f"{OOM}@step:99"], "no step:99"),
+    "diff of a device that isn't": (["diff", SMALL, f"{OOM}@device:7"], "no device 7 in this snapshot"),
     "open of both": (["open", SMALL, "--demo"], "give a FILE, or --demo"),
 }
 

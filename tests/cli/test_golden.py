@@ -33,7 +33,13 @@ ACCUMULATION: Final = "torch-2.14/grad_accum"
 NO_CONTEXT: Final = "torch-2.14/no_context"
 RING: Final = "torch-2.14/ring_overflow"
 
-# Name, fixture, options, and which forms are kept.
+MOVED_LINE: Final = "cases/11_diff_and_gate/a.pickle cases/11_diff_and_gate/b.pickle"
+TO_BF16: Final = "torch-2.14/adamw_fp32 torch-2.14/amp_bf16"
+TO_LATE: Final = "torch-2.14/adamw_fp32 torch-2.14/late_start"
+TO_SGD: Final = "torch-2.14/adamw_fp32 torch-2.14/sgd_momentum"
+NO_CHANGE: Final = "torch-2.14/adamw_fp32 torch-2.14/adamw_fp32_pystacks"
+
+# Name, fixture (two for `diff`), options, and which forms are kept.
 CASES: Final = (
     ("summary_02", FRAGMENTATION, "", "txt json"),
     ("summary_02_capacity", FRAGMENTATION, "--capacity 2GiB", "txt"),
@@ -116,8 +122,15 @@ CASES: Final = (
     ("graph_cuda_graph_focus_top_5", CUDA_GRAPH, "--focus gpt --top 5", "txt"),
     ("graph_two_gpu_device_0_lifetime_top_3", TWO_GPU, "--device 0 --level lifetime --top 3", "txt"),
     ("graph_no_traces", NO_TRACES, "", "txt"),
+    ("diff_11", MOVED_LINE, "", "txt json csv md"),
+    ("diff_amp_top_4", TO_BF16, "--top 4", "txt md"),
+    ("diff_sgd", TO_SGD, "", "txt"),
+    ("diff_late", TO_LATE, "", "txt"),
+    ("diff_nothing", NO_CHANGE, "", "txt json csv md"),
+    ("baseline_11", "cases/11_diff_and_gate/a.pickle", "", "json"),
+    ("baseline_adamw_end", "torch-2.14/adamw_fp32", "--at end", "json"),
 )
-FORM_OPTIONS: Final = {"txt": (), "json": ("--json",), "csv": ("--csv",)}
+FORM_OPTIONS: Final = {"txt": (), "json": ("--json",), "csv": ("--csv",), "md": ("--markdown",)}
 PARAMETERS: Final = [
     pytest.param(name, path, options, form, id=f"{name}.{form}")
     for name, path, options, forms in CASES
@@ -128,7 +141,7 @@ PARAMETERS: Final = [
 @pytest.mark.parametrize(("name", "path", "options", "form"), PARAMETERS)
 def test_output_is_golden(name: str, path: str, options: str, form: str) -> None:
     verb = name.partition("_")[0]
-    ran = succeed(verb, fixture(path), *options.split(), *FORM_OPTIONS[form])
+    ran = succeed(verb, *map(fixture, path.split()), *options.split(), *FORM_OPTIONS[form])
     if form == "json":
         load_json(ran.stdout)
     check_golden(f"cli_{name}.{form}", ran.stdout)
