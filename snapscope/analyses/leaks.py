@@ -24,6 +24,7 @@ from snapscope.analyses.steady import (
     is_steady,
     live_curve,
     mark_steps,
+    span_of,
     steady_groups,
 )
 from snapscope.classify.fine import FINE_LABELS
@@ -101,7 +102,8 @@ class Survivor:
         count, bytes: allocations made in these steps and live at the end of the last.
         growth_bytes: what it grew by over the counted steps.
         growth_per_step_bytes: the same a step, since it grows.
-        births_per_step: allocations that a step left behind, since it grows.
+        births: allocations that the steps since then left behind.
+        span_steps: over how many steps it grows, from the first to where the next growth would be due.
         one_per_step: whether each of these steps left exactly one.
         since_step: name of the first step that it grew in.
         steps_grown: in how many of the counted steps it grew.
@@ -119,7 +121,8 @@ class Survivor:
     bytes: int
     growth_bytes: int
     growth_per_step_bytes: int
-    births_per_step: float
+    births: int
+    span_steps: int
     one_per_step: bool
     since_step: str
     steps_grown: int
@@ -239,7 +242,6 @@ def _leaks(
     change = np.diff(requested)
     counted = growth[warmup:]
     up = np.flatnonzero(counted > 0)
-    num_growing = len(counted) - int(up[0]) if len(up) else 0
     total = int(counted.sum())
     verdict = LeakVerdict.GROWS if survivors else LeakVerdict.FLAT
     if num_steps < MIN_STEPS:
@@ -268,7 +270,7 @@ def _leaks(
         warmup_steps=warmup,
         steps_grown=len(up),
         growth_bytes=total,
-        growth_per_step_bytes=_per_step(total, num_growing),
+        growth_per_step_bytes=_per_step(total, span_of(counted)),
         since_step=marks.names[warmup + int(up[0])] if len(up) else "",
         survivors=survivors,
         reserved_grows=reserved_grows,
@@ -306,7 +308,7 @@ def _pattern(
         is_graph = len(saved) > 1 and 2 * sum(row.growth_bytes for row in saved) > total
         return Pattern.GRAPH_KEPT if is_graph else Pattern.KEPT
     notable = max(_NOTABLE_BYTES, steps[-1].requested_bytes // _NOTABLE_SHARE)
-    late = [row for row in once if not steps[row.step_number].is_warmup]
+    late = [row for row in once if not steps[row.step_number].is_warmup and row.fine != "workspace"]
     kinds = [(rows[0].bytes, pattern) for rows, pattern in ((bursts, Pattern.BURSTS), (late, Pattern.JUMP)) if rows]
     if kinds and max(kinds)[0] >= notable:
         return max(kinds)[1]
@@ -379,7 +381,7 @@ def _survivor(
     if is_replaced:
         born = np.concatenate([crossing.first[group.members] for group in groups]) - 1
     born = born[(born >= since) & (born < num_steps)]
-    births = np.bincount(born - since, minlength=num_steps - since)
+    births = np.bincount(born - since, minlength=num_steps - since)[: span_of(deltas)]
     assert row.category is not None
     assert row.confidence is not None
     return Survivor(
@@ -392,8 +394,9 @@ def _survivor(
         count=row.num_allocations,
         bytes=row.bytes,
         growth_bytes=growth,
-        growth_per_step_bytes=_per_step(growth, num_steps - since),
-        births_per_step=round(float(births.mean()), 3),
+        growth_per_step_bytes=_per_step(growth, span_of(deltas)),
+        births=int(births.sum()),
+        span_steps=span_of(deltas),
         one_per_step=bool((births == 1).all()),
         since_step=marks.names[since],
         steps_grown=len(up),

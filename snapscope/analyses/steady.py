@@ -14,7 +14,7 @@ import numpy as np
 from snapscope.analyses.rounds import MIN_ROUNDS, find_rounds
 from snapscope.classify.fine import FINE_LABELS
 from snapscope.history import DeviceHistory
-from snapscope.model import BoolColumn, Int64Column
+from snapscope.model import BoolColumn, Int32Column, Int64Column
 from snapscope.replay import NEVER, REQUESTED_BEFORE
 
 _MAX_CELLS: Final = 20_000_000
@@ -108,7 +108,7 @@ def find_crossing(history: DeviceHistory, ends: Int64Column, selection: BoolColu
         sizes=table.requested_bytes[rows],
         first=first[rows],
         stop=stop[rows],
-        group=np.unique(table.alloc_stack[rows], return_inverse=True)[1],
+        group=_places_of(history, table.alloc_stack[rows])[0],
     )
 
 
@@ -130,15 +130,38 @@ def is_steady(deltas: Int64Column) -> bool:
     return since < max(2 * usual, 2) and int(gaps.max(initial=1)) <= max(4 * usual, len(deltas) // 2)
 
 
+def _places_of(history: DeviceHistory, stacks: Int32Column) -> tuple[Int64Column, BoolColumn]:
+    """Number the places of some stacks, and tell which are lines of code.
+
+    Stacks without one (none recorded, empty, C++ only) are one place for each label: what lives at the
+    end may have an empty stack where what was freed has none.
+    """
+    distinct, which = np.unique(stacks, return_inverse=True)
+    sites = [history.sites.of_stack(stack) for stack in distinct.tolist()]
+    has_line = np.array([bool(site.file) for site in sites], bool)
+    keys = [stack if site.file else -1 - site.number for stack, site in zip(distinct.tolist(), sites, strict=True)]
+    numbers = np.unique(np.array(keys, np.int64), return_inverse=True)[1]
+    return numbers[which], has_line[which]
+
+
+def span_of(deltas: Int64Column) -> int:
+    """Return over how many steps something rises: from the first rise to where the next would be due.
+
+    Where the last step ends may be told badly, and what rises in each third step need not in the last.
+    """
+    rises = np.flatnonzero(deltas > 0)
+    if not len(rises):
+        return 0
+    usual = int(np.median(np.diff(rises))) if len(rises) > 1 else 1
+    return int(rises[-1]) + usual - int(rises[0])
+
+
 def steady_groups(history: DeviceHistory, marks: Marks, crossing: Crossing) -> list[Group]:
     """Return the places that grow: by their bytes at the ends, and at their lowest in each step."""
     whole = _candidates(marks, crossing, crossing.group, np.ones(len(crossing.rows), bool))
     found = [group for group in whole if _grows(history, crossing, group)]
     # Without a stack everything is one place; there, allocations of one size are.
-    stacks = history.lifetimes.alloc_stack[crossing.rows]
-    distinct, which = np.unique(stacks, return_inverse=True)
-    has_place = np.array([bool(history.sites.of_stack(stack).file) for stack in distinct.tolist()], bool)
-    rest = ~has_place[which] if len(distinct) else np.zeros(0, bool)
+    rest = ~_places_of(history, history.lifetimes.alloc_stack[crossing.rows])[1]
     for group in found:
         rest[group.members] = False
     if rest.any():
@@ -223,7 +246,7 @@ def _without_batches(history: DeviceHistory, marks: Marks, crossing: Crossing, f
 
     A variable that holds each batch, or what was computed from it, grows while the batches do. Then what
     the step makes before it grows alike; a growing cache grows by itself. What is gone at some moment of
-    each step, while nothing else took its place, doesn't grow either.
+    each step, while no copy took its place, doesn't grow either.
     """
     num_ends = len(marks.ends)
     replaced = [_is_replaced(crossing, group, num_ends) for group in found]
@@ -241,18 +264,23 @@ def _without_batches(history: DeviceHistory, marks: Marks, crossing: Crossing, f
             sure.append(group)
         else:
             gone.append(group)
-    if gone:
-        # Moved to another place within the step, such as a cache that a beam search reorders?
-        live = history.totals.requested_bytes
-        floors = np.minimum.reduceat(live, np.clip(marks.ends + 1, 0, len(live) - 1))[:-1]
-        settled = _settled_at(marks)
-        rise = sum(int(group.curve[-2] - group.curve[settled]) for group in (*out, *sure, *gone))
-        if 2 * int(floors[-1] - floors[settled]) >= rise:
-            sure += gone
+    # Moved to another place within the step, such as a cache that a beam search reorders?
+    sure += [group for group in gone if _is_copied(history, marks, crossing, group)]
     caches = [group for group in sure if (kinds[group.members] == _KV_CACHE).any()]
     if caches or not _follows_a_batch(history, marks, crossing, sure):
         out += sure
     return out
+
+
+def _is_copied(history: DeviceHistory, marks: Marks, crossing: Crossing, group: Group) -> bool:
+    """Tell whether the last step made copies elsewhere of what the one before had left at a place."""
+    table, num_ends = history.lifetimes, len(marks.ends)
+    own = group.members
+    before = own[(crossing.first[own] < num_ends - 1) & (crossing.stop[own] >= num_ends - 1)]
+    made = (table.birth_event > marks.ends[-2]) & (table.birth_event <= marks.ends[-1])
+    made &= np.isin(table.requested_bytes, crossing.sizes[before])
+    made &= ~np.isin(table.alloc_stack, table.alloc_stack[crossing.rows[own]])
+    return 2 * int(table.requested_bytes[made].sum()) >= int(crossing.sizes[before].sum()) > 0
 
 
 def _follows_a_batch(history: DeviceHistory, marks: Marks, crossing: Crossing, groups: list[Group]) -> bool:

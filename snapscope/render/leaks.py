@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from snapscope.analyses.leaks import MIN_STEPS, Leaks, LeakVerdict, OnceRow, Pattern, Survivor
-from snapscope.classify.material import Category
+from snapscope.classify.material import Category, Confidence
 from snapscope.history import DeviceHistory
 from snapscope.render.jsonable import dump, dump_csv, head_of, safe_text
 from snapscope.render.ledger import letter_of
@@ -14,8 +14,8 @@ from snapscope.render.page import Page, cut_rows, device_line
 from snapscope.units import count_of, format_bytes, format_count, format_delta
 
 COLUMNS: Final = (
-    "site", "count", "bytes", "growth_bytes", "growth_per_step_bytes", "births_per_step", "one_per_step", "since_step",
-    "steps_grown", "pattern", "category", "fine", "confidence", "birth_event", "lines",
+    "site", "count", "bytes", "growth_bytes", "growth_per_step_bytes", "births", "span_steps", "one_per_step",
+    "since_step", "steps_grown", "pattern", "category", "fine", "confidence", "birth_event", "lines",
 )  # fmt: skip
 _MAX_ONCE: Final = 3
 _NOTABLE_BYTES: Final = 1 << 20
@@ -91,7 +91,8 @@ def _survivor(row: Survivor) -> dict[str, Any]:
         "bytes": row.bytes,
         "growth_bytes": row.growth_bytes,
         "growth_per_step_bytes": row.growth_per_step_bytes,
-        "births_per_step": row.births_per_step,
+        "births": row.births,
+        "span_steps": row.span_steps,
         "one_per_step": row.one_per_step,
         "since_step": safe_text(row.since_step),
         "steps_grown": row.steps_grown,
@@ -168,13 +169,13 @@ def _reasons(result: Leaks, capacity_bytes: int | None) -> Iterator[str]:
     yield f"why: {_WHY[result.pattern]}{selected}"
     if result.verdict is LeakVerdict.GROWS and result.since_step != result.steps[result.warmup_steps].name:
         yield f"it grows since {result.since_step}"
-    if result.verdict is LeakVerdict.GROWS and result.survivors[0].category is Category.OPTIMIZER_STATE:
+    if result.survivors and _is_state(result.survivors[0]):
         yield "only what looks like optimizer state grows: copies of weights kept each step, or LBFGS's history"
     yield from _exclusions(result)
     if result.reserved_grows:
         rate = f"reserved grows {format_bytes(result.reserved_growth_per_step_bytes)} per {unit}"
         if result.verdict is LeakVerdict.FLAT:
-            yield f"{rate}: cache or fragmentation, not a leak; snapscope fragmentation says what pins it"
+            yield f"{rate}: cache or fragmentation, not a leak; `snapscope fragmentation FILE` says what pins it"
         else:
             yield f"{rate}, with the live bytes"
     if capacity_bytes is not None and result.growth_per_step_bytes > 0:
@@ -207,6 +208,10 @@ def _exclusions(result: Leaks) -> Iterator[str]:
 
 def _notable(rows: tuple[OnceRow, ...]) -> list[OnceRow]:
     return [row for row in rows[:_MAX_ONCE] if row.bytes >= _NOTABLE_BYTES]
+
+
+def _is_state(row: Survivor) -> bool:
+    return row.category is Category.OPTIMIZER_STATE and row.confidence > Confidence.LOW
 
 
 def _write_steps(page: Page, result: Leaks, top: int) -> None:
@@ -268,7 +273,8 @@ def _rhythm(row: Survivor, unit: str) -> str:
         return "replaced by larger"
     if row.one_per_step:
         return f"one per {unit}"
-    return f"{row.births_per_step:g} per {unit}"
+    each, odd = divmod(row.births, row.span_steps)
+    return f"{format_count(each)} per {unit}" if not odd else f"{row.births} in {count_of(row.span_steps, unit)}"
 
 
 def _label(row: Survivor) -> str:
