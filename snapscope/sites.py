@@ -112,6 +112,11 @@ class Sites:
             return self._bracket(BEFORE_LABEL)
         return site
 
+    @property
+    def cpp_backward(self) -> Site:
+        """The site of what autograd's own threads made, for those who know it by the phase."""
+        return self._bracket(CPP_BACKWARD_LABEL)
+
     def kind_of(self, frame: int) -> FrameKind:
         """Return whose code a frame is."""
         return self._kinds[frame]

@@ -13,7 +13,7 @@ from snapscope.analyses.moments import Moment, find_moment, moment_at
 from snapscope.analyses.pinning import PinRow, find_cells, pin_rows
 from snapscope.analyses.pools import PendingRow, PoolRow, pending_rows, pool_rows
 from snapscope.analyses.projection import project
-from snapscope.analyses.releases import Release, find_retries, release_before
+from snapscope.analyses.releases import Release, Unwinding, find_retries, find_unwinding, release_before
 from snapscope.analyses.remedies import Remedy, find_remedies
 from snapscope.analyses.request import Request, read_request
 from snapscope.analyses.step_match import match_earlier_step
@@ -69,12 +69,13 @@ class BeforeRelease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomReport:
-    """All about the last out-of-memory error of a device's history.
+    """All about one out-of-memory error of a device's history.
 
     Attributes:
+        subject: the failure that the report is about; None where the history holds none.
         failures: every `oom` event, the last 20 if there are more; empty without any.
         num_ooms: how many there are.
-        ledger: who held the memory at the last; without one, at the end.
+        ledger: who held the memory then; without a failure, at the end.
         before_release: what the memory was like before the cache was given back; None where
             nothing was.
         pools: free lists of the allocator.
@@ -83,8 +84,11 @@ class OomReport:
         growth: what grew since the same place of an earlier step; None where there is none.
         remedies: what would have helped.
         retries: releases after which the call was served after all.
+        unwinding: without any `oom` event: the frees that the history ends with, which an exception
+            may have caused.
     """
 
+    subject: Failure | None
     failures: tuple[Failure, ...]
     num_ooms: int
     ledger: Ledger
@@ -95,33 +99,41 @@ class OomReport:
     growth: Growth | None
     remedies: tuple[Remedy, ...]
     retries: tuple[Release, ...]
-
-    @property
-    def last(self) -> Failure | None:
-        """The failure that the report is about."""
-        return self.failures[-1] if self.failures else None
+    unwinding: Unwinding | None = None
 
 
 def find_oom(
-    history: DeviceHistory, *, capacity_bytes: int | None = None, selection: BoolColumn | None = None
+    history: DeviceHistory,
+    *,
+    number: int | None = None,
+    capacity_bytes: int | None = None,
+    selection: BoolColumn | None = None,
 ) -> OomReport:
     """Analyse why a device ran out of memory; needs the exact block replay.
 
     Args:
         history: the device.
+        number: the `oom` event to report on, counted from 1; None = the last.
         capacity_bytes: the card's size, which no snapshot holds.
         selection: rows of the lifetime table that the ledger groups; the others are one row.
+
+    Raises:
+        UsageError: there is no `oom` event of that number.
     """
     events = history.tables.events.oom_events.tolist()
     failures = tuple(
-        judge_failure(history, number, capacity_bytes=capacity_bytes)
-        for number in range(max(len(events) - _MAX_OOMS, 0) + 1, len(events) + 1)
+        judge_failure(history, each, capacity_bytes=capacity_bytes)
+        for each in range(max(len(events) - _MAX_OOMS, 0) + 1, len(events) + 1)
     )
+    if number is not None:
+        # Complains of a number that isn't there.
+        find_moment(history, f"oom:{number}")
     retries = find_retries(history)
     if not failures:
         at = find_moment(history, "end")
         layout = history.layout_at(at.event)
         return OomReport(
+            subject=None,
             failures=(),
             num_ooms=0,
             ledger=ledger(history, at, capacity_bytes=capacity_bytes, selection=selection),
@@ -132,23 +144,27 @@ def find_oom(
             growth=None,
             remedies=(),
             retries=retries,
+            unwinding=find_unwinding(history) if history.num_events else None,
         )
-    last = failures[-1]
-    event = last.at.event
+    subject = next((failure for failure in failures if failure.number == (number or len(events))), None)
+    if subject is None:
+        subject = judge_failure(history, number or len(events), capacity_bytes=capacity_bytes)
+    event = subject.at.event
     before = _before_release(history, event, capacity_bytes)
     layout = history.layout_at(event)
     cells = find_cells(layout)
     match = match_earlier_step(history, event)
     return OomReport(
+        subject=subject,
         failures=failures,
         num_ooms=len(events),
-        ledger=ledger(history, last.at, capacity_bytes=capacity_bytes, selection=selection),
+        ledger=ledger(history, subject.at, capacity_bytes=capacity_bytes, selection=selection),
         before_release=before,
         pools=pool_rows(history, layout),
-        pins=pin_rows(history, layout, segments=last.request.own_segments, cells=cells, selection=selection),
+        pins=pin_rows(history, layout, segments=subject.request.own_segments, cells=cells, selection=selection),
         pending=pending_rows(history, event),
         growth=grown_since(history, event, match) if match is not None else None,
-        remedies=find_remedies(history, layout, last.request, last.verdict, cells),
+        remedies=find_remedies(history, layout, subject.request, subject.verdict, cells),
         retries=retries,
     )
 

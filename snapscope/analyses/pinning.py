@@ -49,6 +49,7 @@ class FreeingSet:
         freed_bytes: the contiguous piece that comes about, or the bytes that could go back to
             the driver.
         num_segments: how many segments (granules) they lie in.
+        unit: `segment`, or `granule` where all of these belong to expandable segments.
     """
 
     rows: tuple[LedgerRow, ...]
@@ -56,6 +57,7 @@ class FreeingSet:
     block_bytes: int
     freed_bytes: int
     num_segments: int
+    unit: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,10 +258,12 @@ def _freeing_set(
     history: DeviceHistory, layout: Layout, blocks: Int64Column, freed_bytes: int, num_segments: int
 ) -> FreeingSet:
     lifetimes = layout.blocks.row[blocks]
+    is_expandable = layout.segments.is_expandable[layout.blocks.segment[blocks]]
     return FreeingSet(
         rows=group_rows(history, lifetimes),
         lifetimes=lifetimes,
         block_bytes=int(layout.blocks.size_bytes[blocks].sum()),
         freed_bytes=freed_bytes,
         num_segments=num_segments,
+        unit="granule" if is_expandable.all() else "segment",
     )

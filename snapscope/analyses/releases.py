@@ -7,11 +7,15 @@ from typing import Final
 
 import numpy as np
 
+from snapscope.classify.material import Category
 from snapscope.history import DeviceHistory
+from snapscope.lifetimes import NEVER
 from snapscope.model import NO_STACK, NO_TIME, Action
 
 _SAME_CALL_US: Final = 2_000
 _GIVEN_BACK: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_FREED: Final = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+_LARGE_SHARE: Final = 10
 _TAKEN: Final = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 
 
@@ -33,6 +37,21 @@ class Release:
     num_segments: int
     released_bytes: int
     site: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unwinding:
+    """What was freed at the very end, as the unwinding of an exception does.
+
+    Attributes:
+        event: the last before these frees.
+        freed_bytes: requested bytes of activations and temporary results that they gave back.
+        live_bytes: requested bytes live before them.
+    """
+
+    event: int
+    freed_bytes: int
+    live_bytes: int
 
 
 def release_before(history: DeviceHistory, event: int) -> Release | None:
@@ -70,6 +89,29 @@ def find_retries(history: DeviceHistory) -> tuple[Release, ...]:
     after = np.flatnonzero(np.isin(action[:-1], _GIVEN_BACK) & np.isin(action[1:], _TAKEN)) + 1
     found = (release_before(history, event) for event in after.tolist())
     return tuple(release for release in found if release is not None)
+
+
+def find_unwinding(history: DeviceHistory) -> Unwinding | None:
+    """Return the frees that the history ends with, if they gave much back amid a step; None else.
+
+    A dump in an except block is made after the exception has let go of what the stack held:
+    activations and temporary results. A step that ends as it should frees much too.
+    """
+    action = history.tables.events.action
+    others = np.flatnonzero(~np.isin(action, (*_FREED, *_GIVEN_BACK, Action.SNAPSHOT)))
+    last = int(others[-1]) if len(others) else -1
+    index = int(history.steps.index_of(np.array([last]))[0])
+    if index < 0 or history.steps.steps[index].is_complete:
+        return None
+    lifetimes, category = history.lifetimes, history.classification.category
+    live = lifetimes.live_at(last)
+    is_held = np.isin(category[live], (Category.ACTIVATION, Category.TEMPORARY))
+    freed = live[is_held & (lifetimes.free_requested_event[live] != NEVER)]
+    freed_bytes = int(lifetimes.requested_bytes[freed].sum())
+    live_bytes = int(history.totals.requested_bytes[last + 1])
+    if not freed_bytes or freed_bytes * _LARGE_SHARE < live_bytes:
+        return None
+    return Unwinding(event=last, freed_bytes=freed_bytes, live_bytes=live_bytes)
 
 
 def _is_of_call(history: DeviceHistory, place: int, event: int) -> bool:

@@ -80,18 +80,23 @@ def _match(
 def _asked(history: DeviceHistory, start: int, stop: int) -> int:
     """Return the bytes asked for in events [start, stop), the failing request included."""
     events = history.tables.events
-    asks = np.isin(events.action[start:stop], (Action.ALLOC, Action.OOM))
+    action = events.action[start:stop]
+    asks = (action == Action.ALLOC) | (action == Action.OOM)
     return int(events.size_bytes[start:stop][asks].sum())
 
 
 def _site_of_event(history: DeviceHistory, first: int, last: int) -> Int64Column:
     """Return the site of every request in a range of events: −1 without a stack, −2 for other events."""
     events = history.tables.events
-    stacks = events.stack[first : last + 1].astype(np.int64)
-    asks = np.isin(events.action[first : last + 1], (Action.ALLOC, Action.OOM))
-    distinct, which = np.unique(stacks, return_inverse=True)
-    numbers = np.array([history.sites.of_stack(stack).number if stack >= 0 else -1 for stack in distinct.tolist()])
-    return np.where(asks, numbers[which], -2)
+    stacks = events.stack[first : last + 1]
+    action = events.action[first : last + 1]
+    # One more than there are stacks: element −1 stands for no stack.
+    numbers = np.full(history.snapshot.stacks.num_stacks + 1, -1, np.int64)
+    occurs = np.zeros(len(numbers), bool)
+    occurs[stacks] = True
+    for stack in np.flatnonzero(occurs[:-1]).tolist():
+        numbers[stack] = history.sites.of_stack(stack).number
+    return np.where((action == Action.ALLOC) | (action == Action.OOM), numbers[stacks], -2)
 
 
 def _phase_at(step: Step, event: int) -> Phase | None:

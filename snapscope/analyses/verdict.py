@@ -34,6 +34,16 @@ class Cause(str, Enum):
     NONE = "none"
 
 
+class Full(str, Enum):
+    """What shows that the card was full although its free bytes sum to more than the request."""
+
+    NEED = "need"
+    SHARE = "share"
+    FEW_HOLES = "few_holes"
+    FIRST_STEP = "first_step"
+    ONLY_GROWN = "only_grown"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
     """What the card had for PyTorch at the moment, and what of it was in use.
@@ -66,12 +76,15 @@ class Verdict:
         also: the others, in order.
         room: the arithmetic that the capacity test rests on.
         projection: what the step still needed; None where nothing tells.
+        full: what shows that the card was full; None if it wasn't, or if the request couldn't have
+            fitted anyway.
     """
 
     cause: Cause
     also: tuple[Cause, ...]
     room: Room
     projection: Projection | None
+    full: Full | None
 
 
 def judge(
@@ -93,12 +106,12 @@ def judge(
             optimizer's states were yet to come, so that less than all of the card counts as full.
     """
     room = _room(request, reserved_bytes, active_bytes)
-    is_full = _is_full(request, room, projection, is_first_step=is_first_step)
-    holding = list(_causes(request, room, is_full=is_full))
+    full = None if room.short_by_bytes else _full(request, room, projection, is_first_step=is_first_step)
+    holding = list(_causes(request, room, is_full=full is not None))
     if not holding:
         # The driver had the bytes of the request, but not those of a whole segment.
         holding = [Cause.CAPACITY]
-    return Verdict(cause=holding[0], also=tuple(holding[1:]), room=room, projection=projection)
+    return Verdict(cause=holding[0], also=tuple(holding[1:]), room=room, projection=projection, full=full)
 
 
 def _room(request: Request, reserved_bytes: int, active_bytes: int) -> Room:
@@ -138,8 +151,8 @@ def _causes(request: Request, room: Room, *, is_full: bool) -> Iterator[Cause]:
         yield Cause.FITTING_HOLE
 
 
-def _is_full(request: Request, room: Room, projection: Projection | None, *, is_first_step: bool) -> bool:
-    """Tell whether the card was full, whatever its holes sum to.
+def _full(request: Request, room: Room, projection: Projection | None, *, is_first_step: bool) -> Full | None:
+    """Tell whether the card was full, whatever its holes sum to, and what shows it.
 
     Where nothing shows what was to come: less than about a seventh unused. More, where the rest
     is at the driver in less than the segment wanted; in a first step of training; and where
@@ -147,16 +160,16 @@ def _is_full(request: Request, room: Room, projection: Projection | None, *, is_
     """
     if projection is not None:
         if projection.needed_bytes > room.left_bytes:
-            return True
+            return Full.NEED
         if not projection.is_lower_bound:
-            return False
+            return None
     if request.largest_hole_bytes >= request.requested_bytes:
-        return False
-    limit = _FULL_SHARE
-    if room.holes_bytes < _FULL_SHARE * room.room_bytes:
-        limit = _FULL_OF_FEW_HOLES
-    if is_first_step:
-        limit = _FULL_IN_FIRST_STEP
-    if request.has_only_grown:
-        limit = _FULL_WHILE_GROWING
-    return room.left_bytes < limit * room.room_bytes
+        return None
+    has_few_holes = room.holes_bytes < _FULL_SHARE * room.room_bytes
+    tests = (
+        (Full.SHARE, True, _FULL_SHARE),
+        (Full.FEW_HOLES, has_few_holes, _FULL_OF_FEW_HOLES),
+        (Full.FIRST_STEP, is_first_step, _FULL_IN_FIRST_STEP),
+        (Full.ONLY_GROWN, request.has_only_grown, _FULL_WHILE_GROWING),
+    )
+    return next((full for full, applies, limit in tests if applies and room.left_bytes < limit * room.room_bytes), None)

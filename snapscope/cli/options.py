@@ -83,7 +83,10 @@ def file_argument(function: _Function) -> _Function:
 def device_options(function: _Function) -> _Function:
     """Add the options that choose a device and say how to read."""
     function = click.option(
-        "--device", type=_Device(), metavar="N", help="Device number, or host. [default: the one with most events]"
+        "--device",
+        type=_Device(),
+        metavar="N",
+        help="Device number, or host. [default: the one out of memory, else with most events]",
     )(function)
     function = click.option("--no-cache", is_flag=True, expose_value=False, help="Don't use cached columns.")(function)
     return click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")(function)
@@ -110,6 +113,11 @@ def at_option(function: _Function) -> _Function:
 def capacity_option(function: _Function) -> _Function:
     """Add --capacity."""
     return click.option("--capacity", type=_Size(), metavar="SIZE", help="The card's size, e.g. 80GiB.")(function)
+
+
+def size_option(name: str, text: str) -> Callable[[_Function], _Function]:
+    """Make a decorator that adds an option of a size in bytes."""
+    return click.option(name, type=_Size(), metavar="SIZE", help=text)
 
 
 def frame_options(function: _Function) -> _Function:

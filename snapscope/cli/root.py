@@ -21,6 +21,8 @@ VERBS: Final = {
     "steps": "One row per step of the run, and its phases.",
     "leaks": "Whether live bytes grow with the steps, and whose stay.",
     "explain": "One allocation: its life, its stack, its neighbours.",
+    "diff": "Why the peak of one snapshot differs from another's.",
+    "baseline": "A small file to commit, which stands in for a snapshot.",
     "graph": "The graph of what reuses whose memory.",
 }
 

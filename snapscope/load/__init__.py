@@ -8,7 +8,9 @@ time stay in proportion to its size (see `scanner`).
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from typing import Any
 
 from snapscope.errors import InputError, NotASnapshotError
 from snapscope.load.containers import MAX_PICKLE_RATIO, unpack
@@ -22,7 +24,7 @@ from snapscope.load.source import CountedSource, Input, Progress, input_name, op
 from snapscope.load.unwrap import RawValue, find_snapshot
 from snapscope.model import Notice, Source
 
-__all__ = ["Input", "Progress", "RawSnapshot", "paused_gc", "read_snapshot"]
+__all__ = ["Input", "Progress", "RawSnapshot", "paused_gc", "read_marked_json", "read_snapshot"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,29 @@ def read_snapshot(source: Input, *, progress: Progress | None = None) -> RawSnap
     try:
         with paused_gc(), open_source(source, progress=progress) as counted:
             return _read(counted, name)
+    except InputError as error:
+        raise type(error)(f"{quote_text(name, limit=300)}: {error}") from None
+
+
+def read_marked_json(source: Input, mark: str) -> Any:
+    """Read a JSON object of our own, if the input is one; None if it is something else.
+
+    Args:
+        source: what to read; a pipe is left alone, for it can't be read twice.
+        mark: a key that its first bytes must name.
+
+    Raises:
+        InputError: it can't be read, or is no valid JSON.
+    """
+    name = input_name(source)
+    if not isinstance(source, (str, os.PathLike)) or source == "-":
+        return None
+    try:
+        with open_source(source) as counted:
+            stream, _ = unpack(counted)
+            if f'"{mark}"'.encode() not in stream.peek(HEAD_BYTES):
+                return None
+            return read_json(stream).value
     except InputError as error:
         raise type(error)(f"{quote_text(name, limit=300)}: {error}") from None
 

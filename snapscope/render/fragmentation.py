@@ -204,8 +204,10 @@ def _answer(result: Fragmentation) -> str:
     share = format_share(split.holes_bytes, state.reserved_bytes)
     if split.stream is None:
         return "nothing is reserved in ordinary pools"
+    if not split.largest_request_bytes:
+        return f"nothing is cached that stream {stream_name(split.stream)} could use"
     driver = (
-        f", and new memory from the driver {format_bytes(split.largest_request_bytes)}"
+        f", or with new memory from the driver {format_bytes(split.largest_request_bytes)}"
         if split.largest_request_bytes > split.largest_cached_request_bytes
         else ""
     )
@@ -241,7 +243,7 @@ def _write_cheapest(page: Page, result: Fragmentation) -> None:
     found = result.cheapest
     if found is None:
         return
-    segments = count_of(found.num_segments, "segment")
+    segments = count_of(found.num_segments, found.unit)
     page.line(
         f"  smallest set: ending {count_of(len(found.lifetimes), 'block')} of {format_bytes(found.block_bytes)} would "
         f"let {format_bytes(found.freed_bytes)} in {segments} go back to the driver"
@@ -307,7 +309,7 @@ def _write_packing(page: Page, result: Fragmentation) -> None:
         f"needs less than {format_bytes(packing.lower_bound_bytes)})"
     )
     page.line(
-        f"  {format_bytes(packing.avoidable_bytes)} of reserved were avoidable: at most "
+        f"  over the whole history {format_bytes(packing.avoidable_bytes)} of reserved were avoidable: at most "
         f"{format_bytes(packing.peak_reserved_bytes)} were reserved, and {packed}"
     )
     if not result.is_whole:

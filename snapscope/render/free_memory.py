@@ -127,7 +127,7 @@ def write_pools(page: Page, pools: Sequence[PoolRow], *, top: int) -> None:
     page.table(
         cells,
         align="rrrrrrf",
-        header=("reserved", "allocated", "pending", "free", "holes", "largest", "pool, stream, requests"),
+        header=("reserved", "allocated", "pending", "free", "holes", "largest hole", "pool, stream, requests"),
     )
 
 

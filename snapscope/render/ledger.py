@@ -14,6 +14,16 @@ from snapscope.render.jsonable import balance_of, dump, dump_csv, head_of, momen
 from snapscope.render.page import Page, cut_rows, device_line
 from snapscope.units import count_of, format_bytes, format_count, format_share
 
+_MOMENTS: Final = {
+    "peak": "at the peak",
+    "peak-allocated": "at the allocated peak",
+    "peak-active": "at the active peak",
+    "peak-reserved": "at the reserved peak",
+    "start": "before the first event",
+    "end": "at the end",
+    "oom": "at the last OOM",
+}
+
 COLUMNS: Final = ("key", "bytes", "num_allocations", "share", "category", "confidence", "lines")
 
 
@@ -87,8 +97,7 @@ def ledger_text(history: DeviceHistory, result: Ledger, page: Page, *, top: int)
 
 def when(at: Moment) -> str:
     """Return `at the peak (event 41,207, 2026-…)`."""
-    names = {"peak": "at the peak", "start": "before the first event", "end": "at the end", "oom": "at the last OOM"}
-    name = names.get(at.label, f"at {at.label}")
+    name = _MOMENTS.get(at.label, f"at {at.label}")
     detail = [] if at.label.startswith("event:") else [f"event {format_count(at.event)}"]
     if at.event < 0:
         detail = [] if at.label == "start" else ["before the first event"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from snapscope.analyses.growth import Growth
@@ -32,7 +33,7 @@ _MAX_RETRIES: Final = 5
 
 def oom_json(history: DeviceHistory, report: OomReport) -> bytes:
     """Return the report as one JSON object."""
-    last = report.last
+    last = report.subject
     return dump(
         {
             **head_of(history),
@@ -47,6 +48,7 @@ def oom_json(history: DeviceHistory, report: OomReport) -> bytes:
             "growth": _growth(report.growth),
             "remedies": [_remedy(history, remedy) for remedy in report.remedies],
             "retries": [_release(release) for release in report.retries],
+            "unwound": None if report.unwinding is None else asdict(report.unwinding),
             "message": [] if last is None else [
                 {"text": text, "bytes": size, "meaning": meaning} for text, size, meaning in message_parts(last)
             ],
@@ -88,6 +90,7 @@ def failure_of(history: DeviceHistory, failure: Failure) -> dict[str, Any]:
         "short_by_bytes": verdict.room.short_by_bytes,
         "needed_bytes": None if projection is None else projection.needed_bytes,
         "needed_basis": None if projection is None else projection.basis,
+        "full_because": None if verdict.full is None else verdict.full.value,
         "room_bytes": verdict.room.room_bytes,
         "left_bytes": verdict.room.left_bytes,
         "ladder": balance_of(failure.balance),
@@ -101,7 +104,7 @@ def _no_failure() -> dict[str, Any]:
         "device_free_bytes", "request_pool", "request_pool_holes_bytes", "request_pool_num_holes",
         "request_pool_largest_hole_bytes", "request_pool_usable_hole_bytes", "request_pool_pending_bytes",
         "other_stream_holes_bytes", "other_size_class_bytes", "private_pool_bytes", "short_by_bytes", "needed_bytes",
-        "needed_basis", "room_bytes", "left_bytes", "ladder",
+        "needed_basis", "full_because", "room_bytes", "left_bytes", "ladder",
     )  # fmt: skip
     return {"verdict": "none", "also": [], "answer": NO_EVENT, **dict.fromkeys(keys)}
 
@@ -175,7 +178,7 @@ def message_parts(failure: Failure) -> list[tuple[str, int | None, str]]:
     parts.append((
         "reserved by PyTorch but unallocated", state.reserved_bytes - state.allocated_bytes - private,
         "holes between live blocks" + (" and blocks that wait for a stream" if state.pending_bytes else "")
-        + ": nothing that it could have given back",
+        + ": what it could not give back",
     ))  # fmt: skip
     return parts
 
@@ -185,29 +188,29 @@ NO_EVENT: Final = "no oom event in this history: it can't be told whether and wh
 
 def oom_text(history: DeviceHistory, report: OomReport, page: Page, *, top: int) -> str:
     """Return the report as a page: the verdict first."""
-    last = report.last
-    if last is None:
+    subject = report.subject
+    if subject is None:
         _write_none(history, report, page, top=top)
         return page.text()
-    page.line(verdict_line(last), style="bold")
-    page.line(answer_line(last))
+    page.line(verdict_line(subject), style="bold")
+    page.line(answer_line(subject))
     page.line(device_line(history))
-    if also := also_line(last):
+    if also := also_line(subject):
         page.line(also)
-    if last.request.other_class_bytes:
-        size = "small" if last.request.size_class.name == "LARGE" else "large"
+    if subject.request.other_class_bytes:
+        size = "small" if subject.request.size_class.name == "LARGE" else "large"
         page.line(
-            f"{format_bytes(last.request.other_class_bytes)} more are free in the {size} pool, which no request of "
+            f"{format_bytes(subject.request.other_class_bytes)} more are free in the {size} pool, which no request of "
             f"this size can use"
         )
-    write_failures(page, report.failures, report.num_ooms)
-    page.title(f"by category {when(last.at)}")
+    write_failures(page, report.failures, report.num_ooms, subject)
+    page.title(f"by category {when(subject.at)}")
     write_categories(page, report.ledger)
     page.title("who holds it")
     write_rows(page, report.ledger, top=min(top, 10) if top else 0)
     _write_growth(report.growth, page)
     if report.pins:
-        page.title(f"who pins the holes of {last.request.pool_name}, stream {stream_name(last.request.stream)}")
+        page.title(f"who pins the holes of {subject.request.pool_name}, stream {stream_name(subject.request.stream)}")
         write_pins(page, report.pins, top=min(top, 8) if top else 0)
     _write_remedies(report, page)
     page.title("the ladder")
@@ -221,7 +224,7 @@ def oom_text(history: DeviceHistory, report: OomReport, page: Page, *, top: int)
     page.title("what PyTorch's message said")
     page.table(
         [(f"  {text}", "unknown" if size is None else format_bytes(size), meaning)
-         for text, size, meaning in message_parts(last)],
+         for text, size, meaning in message_parts(subject)],
         align="lrf",
     )  # fmt: skip
     _write_retries(report, page)
@@ -244,8 +247,15 @@ def _write_none(history: DeviceHistory, report: OomReport, page: Page, *, top: i
             f"of {format_bytes(state.capacity_bytes)} that left {format_bytes(state.capacity_bytes - peak)} for all "
             f"else: the CUDA context, NCCL, other processes, and the request that failed, if one did"
         )
-    page.line("a dump made after the exception misses what unwinding freed: dump from an observer, or")
-    page.line("torch._C._cuda_attach_out_of_memory_observer(lambda *_: torch.cuda.memory._dump_snapshot('oom.pickle'))")
+    if report.unwinding is not None:
+        unwound = report.unwinding
+        page.line(
+            f"the history ends by freeing {format_bytes(unwound.freed_bytes)} of activations and temporary results, of "
+            f"{format_bytes(unwound.live_bytes)} live: an exception does so. Before it: --at event:{unwound.event}"
+        )
+    page.line("a dump made after the exception misses what unwinding freed; to dump when a request fails:")
+    page.line("  torch._C._cuda_attach_out_of_memory_observer(")
+    page.line("      lambda *_: torch.cuda.memory._dump_snapshot('oom.pickle'))")
     page.title(f"by category {when(report.ledger.at)}")
     write_categories(page, report.ledger)
     page.title("who holds it")
@@ -264,12 +274,13 @@ def _write_none(history: DeviceHistory, report: OomReport, page: Page, *, top: i
     page.notices(history.notices)
 
 
-def write_failures(page: Page, failures: Sequence[Failure], num_ooms: int) -> None:
-    """Write one row per failure, where there are several; the page is about the last."""
+def write_failures(page: Page, failures: Sequence[Failure], num_ooms: int, subject: Failure | None) -> None:
+    """Write one row per failure, where there are several."""
     if num_ooms < 2:
         return
     shown = f", the last {len(failures)} here" if num_ooms > len(failures) else ""
-    page.title(f"{count_of(num_ooms, 'oom event')}{shown}; this page is about the last")
+    about = f"; this page is about event {format_count(subject.at.event)}" if subject is not None else ""
+    page.title(f"{count_of(num_ooms, 'oom event')}{shown}{about}")
     page.table(
         [
             (
@@ -291,7 +302,7 @@ def write_failures(page: Page, failures: Sequence[Failure], num_ooms: int) -> No
 def _write_growth(growth: Growth | None, page: Page) -> None:
     if growth is None:
         return
-    page.title(f"what grew since the same place of {growth.step}: {format_delta(growth.delta_bytes)}")
+    page.title(f"what changed since the same place of {growth.step}: {format_delta(growth.delta_bytes)}")
     if not growth.rows:
         page.line("  nothing: the same sites hold the same bytes")
         return

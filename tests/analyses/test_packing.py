@@ -13,8 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapscope.analyses import packing
-from snapscope.analyses.packing import GRANULE_BYTES, Packing, pack_lifetimes, peak_load, place, round_requests
+from snapscope.analyses.packing import (
+    GRANULE_BYTES,
+    Packing,
+    by_size,
+    in_time,
+    pack_lifetimes,
+    peak_load,
+    place,
+    round_requests,
+)
+from snapscope.analyses.packing.by_size import place_by_size
+from snapscope.analyses.packing.items import Items
 from snapscope.history import DeviceHistory
 from snapscope.model import HOST_DEVICE, AllocatorSettings, Int64Column
 from snapscope.opening import load_snapshot
@@ -284,7 +294,7 @@ def test_small_packings_are_no_worse_than_first_fit(intervals: list[Interval]) -
 def test_budgets_cost_height_only(limits: dict[str, int], intervals: list[Interval]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in limits.items():
-            patch.setattr(packing, name, value)
+            patch.setattr(by_size if hasattr(by_size, name) else in_time, name, value)
         table = columns(intervals)
         height = check_packing(*table, place(*table))
     assert height >= peak_load(*table)
@@ -296,11 +306,11 @@ def test_windows_change_nothing() -> None:
     heights = set()
     for num_items in (1, 7, 100, 10_000):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(packing, "_ITEMS_PER_WINDOW", num_items)
-            patch.setattr(packing, "_REPAIR_BUDGET", 0)
-            patch.setattr(packing, "_PLACE_BUDGET", 1 << 40)
-            items = packing._Items(begin=table[0], end=table[1], size=table[2])
-            offset = packing._place_by_size(items, 0, 1 << 60)
+            patch.setattr(by_size, "_ITEMS_PER_WINDOW", num_items)
+            patch.setattr(by_size, "_REPAIR_BUDGET", 0)
+            patch.setattr(by_size, "_PLACE_BUDGET", 1 << 40)
+            items = Items(begin=table[0], end=table[1], size=table[2])
+            offset = place_by_size(items, 0, 1 << 60)
             check_packing(*table, offset)
             heights.add(offset.tobytes())
     assert len(heights) == 1

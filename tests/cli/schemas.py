@@ -32,6 +32,11 @@ EXTRA: Final = {
         ("runs/leak/cublas_workspaces", ""),
     ),
     "ledger": ((SOURCES[0][0], "--at oom --capacity 2GiB"),),
+    "oom": (
+        ("runs/oom/frag_dynamic_bank", ""),
+        ("runs/oom/cap_backward", "--at oom:1"),
+        ("runs/oom/cap_first_optimizer_step_except", ""),
+    ),
     "explain": (("torch-2.14/oom_forward", "event:151"), ("torch-2.0/oom_forward", "--at end")),
     "graph": (
         ("torch-2.14/oom_forward", "--around event:151 --hops 2"),

@@ -16,7 +16,7 @@ async def test_opens_on_the_failed_request() -> None:
     async with opened(OOM) as driver:
         event = int(driver.state.history.tables.events.oom_events[-1])
         assert driver.state.cursor == event
-        assert f"OOM at event {event}  asked 48.00 MiB  in gpt.py:52 forward  device free 20.00 MiB" in driver.lines[1]
+        assert "OOM: capacity  asked 48.00 MiB  in gpt.py:52 forward  device free 20.00 MiB" in driver.lines[1]
         assert f"event {event}" in driver.lines[2]
 
 

@@ -142,12 +142,21 @@ async def test_estimated_sizes_are_marked(tmp_path: Path) -> None:
             assert "(estimated)" in driver.view.detail.text.plain
 
 
+async def test_the_verdict_page_says_why_the_request_failed(tmp_path: Path) -> None:
+    raw = made()
+    async with opened(write_snapshot(tmp_path, raw)) as driver:
+        await driver.press("v")
+        assert "CAPACITY: asked for" in driver.text
+        await driver.press("escape")
+        assert "CAPACITY: asked for" not in driver.text
+
+
 async def test_several_ooms_are_visited_in_turn(tmp_path: Path) -> None:
     raw = made()
     raw["device_traces"][0] += [*free(0x1000, MIB), alloc(0x1000, MIB), oom(4 * MIB, 0)]
     async with opened(write_snapshot(tmp_path, raw)) as driver:
         assert driver.state.cursor == 6
-        assert "OOM at event 6  asked 4.00 MiB" in driver.lines[1]
+        assert "OOM: capacity  asked 4.00 MiB" in driver.lines[1]
         await driver.press("o")
         assert driver.state.cursor == 2
         await driver.press("o")
