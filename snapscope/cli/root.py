@@ -19,6 +19,7 @@ VERBS: Final = {
     "timeline": "Bytes over the events of the history.",
     "lifetimes": "One row per allocation, from birth to death.",
     "steps": "One row per step of the run, and its phases.",
+    "leaks": "Whether live bytes grow with the steps, and whose stay.",
     "explain": "One allocation: its life, its stack, its neighbours.",
     "diff": "Why the peak of one snapshot differs from another's.",
     "baseline": "A small file to commit, which stands in for a snapshot.",

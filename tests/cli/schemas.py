@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tests import builders as b
 from tests.builders import MIB
+from tests.classify.program import Program, user
 from tests.cli.running import fixture, run_cli, succeed
 
 OPAQUE: Final = frozenset(("format.settings",))
@@ -26,6 +27,10 @@ SOURCES: Final = (
     ("cases/06_step_peak_reconciles/a.pickle", ""),
 )
 EXTRA: Final = {
+    "leaks": (
+        ("cases/07_leak_per_step/a.pickle", "--capacity 1GiB"),
+        ("runs/leak/cublas_workspaces", ""),
+    ),
     "ledger": ((SOURCES[0][0], "--at oom --capacity 2GiB"),),
     "oom": (
         ("runs/oom/frag_dynamic_bank", ""),
@@ -77,6 +82,20 @@ def rarities() -> bytes:
     )
 
 
+def cleared_list() -> bytes:
+    """Make a snapshot of a list that fills for three steps and is cleared, twice."""
+    run = Program()
+    for number in range(7):
+        run.begin(f"step {number}")
+        run.alloc(f"x{number}", MIB, user("log"))
+        if number in (2, 5):
+            for older in range(number - 2, number + 1):
+                run.free(f"x{older}")
+        run.end(f"step {number}")
+        run.brief(f"between{number}", MIB, user("other"))
+    return pickle.dumps(run.snapshot())
+
+
 def type_of(value: Any) -> str:
     names = {
         bool: "boolean",
@@ -112,6 +131,8 @@ def documents(verb: str) -> Iterator[tuple[str, Any]]:
         yield f"{verb} {fixture(name)}", succeed(verb, fixture(name), *options.split(), "--json").document()
     for options in ("", "--device host"):
         yield f"{verb} stdin", succeed(verb, "-", *options.split(), "--json", stdin=rarities()).document()
+    if verb == "leaks":
+        yield f"{verb} stdin", succeed(verb, "-", "--json", stdin=cleared_list()).document()
 
 
 def diffs() -> Iterator[tuple[str, Any]]:

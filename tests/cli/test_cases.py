@@ -108,6 +108,31 @@ def test_case_06_rows_add_up_to_the_peak_and_not_to_the_step() -> None:
     ]
 
 
+# -------------------------------------------------------------------------------------- 07
+
+
+def test_case_07_leak_per_step() -> None:
+    expected = EXPECTED["07_leak_per_step"]["expected"]
+    found = document("leaks", case("07_leak_per_step/a.pickle"))
+    assert found["verdict"] == expected["verdict"]
+    assert found["after_each_step"] == expected["after_each_step"]
+    assert found["growth_per_step_bytes"] == expected["growth_per_step"]
+    assert [
+        {
+            "stack_top": row["site"].replace(" ", ":"),
+            "count": row["count"],
+            "bytes": row["bytes"],
+            "one_per_step": row["one_per_step"],
+        }
+        for row in found["survivors"]
+    ] == expected["survivors"]
+    shown = succeed("leaks", case("07_leak_per_step/a.pickle")).text
+    assert shown.startswith("GROWS 8.00 MiB per step (5 of 5 steps)\n")
+    for innocent in ("model.py:9", "init.py:5"):
+        assert innocent in EXPECTED["07_leak_per_step"]["must_not"]
+        assert innocent not in shown
+
+
 # -------------------------------------------------------------------------------------- 05
 
 LATE: Final = case("05_history_starts_late/a.pickle")

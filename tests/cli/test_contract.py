@@ -20,6 +20,7 @@ from tests.cli.running import TABLE_VERBS, TEXT_VERBS, VERBS, fail, fixture, run
 
 SMALL: Final = fixture("cases/06_step_peak_reconciles/a.pickle")
 OOM: Final = fixture("cases/02_fragmentation_oom/a.pickle")
+LEAK: Final = fixture("cases/07_leak_per_step/a.pickle")
 NO_STEPS: Final = fixture("cases/15_odd_files/no_traces.pickle")
 
 
@@ -294,7 +295,7 @@ def test_debug_and_no_cache_change_nothing_where_all_is_well(verb: str) -> None:
 
 def test_csv_columns_are_the_keys_of_the_json_rows() -> None:
     for verb in TABLE_VERBS:
-        path = SMALL if verb == "steps" else OOM
+        path = {"steps": SMALL, "leaks": LEAK}.get(verb, OOM)
         header = succeed(verb, path, "--csv").lines[0].split(",")
         document = succeed(verb, path, "--json").document()
         if verb == "timeline":  # columns in JSON, rows in CSV
@@ -307,7 +308,7 @@ def test_csv_columns_are_the_keys_of_the_json_rows() -> None:
         elif verb == "fragmentation":  # blocks are in JSON only
             assert header == [key for key in document["segments"][0] if key != "blocks"]
         else:
-            assert header == list(document["rows"][0])
+            assert header == list(document["survivors" if verb == "leaks" else "rows"][0])
 
 
 def test_the_frozen_files_have_one_key_a_line() -> None:

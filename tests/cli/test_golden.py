@@ -30,6 +30,11 @@ FITTING_HOLE: Final = "runs/oom/hole_max_split_expandable"
 EXPANDABLE: Final = "runs/oom/exp_checkerboard"
 AMP: Final = "torch-2.14/amp_bf16"
 ACCUMULATION: Final = "torch-2.14/grad_accum"
+LEAK: Final = "cases/07_leak_per_step/a.pickle"
+LOSSES: Final = "runs/leak/losses_with_graph"
+DYNAMIC_RESERVED: Final = "runs/leak/dynamic_reserved_grows"
+WORKSPACES: Final = "runs/leak/cublas_workspaces"
+KV_CACHE: Final = "torch-2.14/kv_cache"
 NO_CONTEXT: Final = "torch-2.14/no_context"
 RING: Final = "torch-2.14/ring_overflow"
 
@@ -109,6 +114,15 @@ CASES: Final = (
     ("steps_no_context_top_2", NO_CONTEXT, "--top 2", "txt"),
     ("steps_no_traces", NO_TRACES, "", "txt json csv"),
     ("steps_two_gpu_device_0", TWO_GPU, "--device 0", "txt"),
+    ("leaks_07", LEAK, "--capacity 1GiB", "txt json csv"),
+    ("leaks_losses_top_4", LOSSES, "--top 4", "txt csv"),
+    ("leaks_losses_focus", LOSSES, "--focus nets.py:90", "txt"),
+    ("leaks_dynamic_reserved", DYNAMIC_RESERVED, "", "txt json"),
+    ("leaks_workspaces", WORKSPACES, "", "txt"),
+    ("leaks_kv_cache_top_6", KV_CACHE, "--top 6", "txt csv"),
+    ("leaks_amp", AMP, "", "txt"),
+    ("leaks_no_context", NO_CONTEXT, "", "txt"),
+    ("leaks_no_traces", NO_TRACES, "", "txt json csv"),
     ("explain_05", STARTS_LATE, "", "txt"),
     ("explain_05_address_start", STARTS_LATE, "0x7f00c0000000 --at start", "txt json"),
     ("explain_oom_forward_event_151", OOM_FORWARD, "event:151", "txt json"),
