@@ -104,7 +104,9 @@ def read_baseline(document: Any, name: str) -> MemoryProfile:
     if top.get(MARK) != FORM:
         reader.fail(f"{MARK} is {top.get(MARK)!r}: this version reads {FORM}")
     frames = [reader.text(value, "a frame") for value in reader.items(top.get("frames"), "frames")]
-    sites = tuple(_read_site(reader, value, frames) for value in reader.items(top.get("sites"), "sites"))
+    read = [_read_site(reader, value, frames) for value in reader.items(top.get("sites"), "sites")]
+    # A profile has them by weight, the file by name.
+    sites = tuple(sorted(read, key=lambda entry: (-entry.bytes, entry.label, entry.key)))
     if sum(not entry.key for entry in sites) > _MAX_UNNAMED:
         reader.fail("more sites without a stack than there can be")
     categories = {

@@ -12,9 +12,10 @@ from snapscope.analyses.profile import MemoryProfile
 from snapscope.analyses.selection import compile_pattern
 from snapscope.classify.material import CATEGORY_LABELS, Category
 from snapscope.errors import UsageError
-from snapscope.units import format_bytes, format_delta, parse_size
+from snapscope.units import count_of, format_bytes, format_delta, parse_size
 
 _PERCENT: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%\Z")
+_NO_HISTORY: Final = "the file has no history, only a final state"
 _SITE: Final = "site:"
 _BALANCE: Final = {"allocated": "allocated_bytes", "reserved": "reserved_bytes", "holes": "holes_bytes"}
 
@@ -215,6 +216,14 @@ def failed_checks(profile: MemoryProfile, limits: CheckLimits, *, growth: Growth
                     reason=f"{what} is {format_bytes(value)}, {format_delta(value - limit)} over {text}",
                 )
             )
+        elif not profile.has_history:
+            # What is there at the end may pass; what was there before isn't known.
+            out.append(
+                FailedGate(
+                    gate=f"{option} {limit_text or format_bytes(limit)}", what=what, limit_bytes=limit,
+                    value_bytes=None, reason=f"cannot tell: {_NO_HISTORY}",
+                )
+            )  # fmt: skip
 
     if limits.max_peak_bytes is not None:
         check("--max-peak", "peak", limits.max_peak_bytes, profile.peak_bytes["requested"])
@@ -230,13 +239,11 @@ def failed_checks(profile: MemoryProfile, limits: CheckLimits, *, growth: Growth
               profile.holes_bytes, text)  # fmt: skip
     if limits.max_growth_bytes is not None:
         out += _check_growth(limits.max_growth_bytes, growth)
-    if limits.no_oom and profile.num_ooms:
-        out.append(
-            FailedGate(
-                gate="--no-oom", what="out of memory", limit_bytes=None, value_bytes=None,
-                reason=f"the history holds {profile.num_ooms} oom event{'s' * (profile.num_ooms > 1)}",
-            )
-        )  # fmt: skip
+    if limits.no_oom and (profile.num_ooms or not profile.has_history):
+        reason = f"the history holds {count_of(profile.num_ooms, 'oom event')}"
+        if not profile.num_ooms:
+            reason = f"cannot tell: {_NO_HISTORY}"
+        out.append(FailedGate(gate="--no-oom", what="out of memory", limit_bytes=None, value_bytes=None, reason=reason))
     return tuple(out)
 
 

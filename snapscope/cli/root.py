@@ -22,6 +22,7 @@ VERBS: Final = {
     "leaks": "Whether live bytes grow with the steps, and whose stay.",
     "explain": "One allocation: its life, its stack, its neighbours.",
     "diff": "Why the peak of one snapshot differs from another's.",
+    "check": "Fail a build where a snapshot passes a limit.",
     "baseline": "A small file to commit, which stands in for a snapshot.",
     "graph": "The graph of what reuses whose memory.",
 }

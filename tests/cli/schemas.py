@@ -56,6 +56,14 @@ DIFFS: Final = (
 )
 
 
+CHECKS: Final = (
+    ("cases/07_leak_per_step/a.pickle", "--max-peak 1GiB"),
+    ("cases/07_leak_per_step/a.pickle", "--max-growth 1MiB --max activation=1MiB --max-fragmentation 1%"),
+    ("cases/15_odd_files/no_traces.pickle", "--max-reserved 10GiB --no-oom"),
+    ("cases/02_fragmentation_oom/a.pickle", "--no-oom --max-growth 0"),
+)
+
+
 def rarities() -> bytes:
     """Make a snapshot that shows what no recording of ours does.
 
@@ -123,8 +131,8 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def documents(verb: str) -> Iterator[tuple[str, Any]]:
     """Yield what a verb says about every source, with the command that said it."""
-    if verb == "diff":
-        yield from diffs()
+    if verb in ("diff", "check"):
+        yield from diffs() if verb == "diff" else checks()
         return
     for name, wanted in (*SOURCES, *EXTRA.get(verb, ())):
         options = "" if verb == "steps" and "--focus" in wanted else wanted
@@ -133,6 +141,14 @@ def documents(verb: str) -> Iterator[tuple[str, Any]]:
         yield f"{verb} stdin", succeed(verb, "-", *options.split(), "--json", stdin=rarities()).document()
     if verb == "leaks":
         yield f"{verb} stdin", succeed(verb, "-", "--json", stdin=cleared_list()).document()
+
+
+def checks() -> Iterator[tuple[str, Any]]:
+    for name, options in CHECKS:
+        ran = run_cli("check", fixture(name), *options.split(), "--json")
+        assert (ran.code in (0, 1), ran.stderr) == (True, ""), name
+        yield f"check {fixture(name)}", ran.document()
+    yield "check stdin", run_cli("check", "-", "--no-oom", "--device", "host", "--json", stdin=rarities()).document()
 
 
 def diffs() -> Iterator[tuple[str, Any]]:

@@ -17,7 +17,7 @@ EVERY_FILE = sorted(
 )
 
 
-JSON_VERBS = (*TEXT_VERBS, "diff")
+JSON_VERBS = (*TEXT_VERBS, "diff", "check")
 
 
 def test_keys_and_types_are_frozen() -> None:
