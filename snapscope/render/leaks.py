@@ -158,10 +158,9 @@ def _reasons(result: Leaks, capacity_bytes: int | None) -> Iterator[str]:
     unit = _unit(result)
     selected = ", of the selected allocations" if result.is_selection else ""
     if result.verdict is LeakVerdict.TOO_FEW_STEPS:
-        change = format_delta(result.end_bytes - result.start_bytes)
         yield (
             f"live{selected}: {format_bytes(result.start_bytes)} before the history, {format_bytes(result.end_bytes)} "
-            f"at its end ({change}); that says nothing about a leak"
+            f"at its end; that says nothing about a leak"
         )
         if result.source == "none":
             yield "to name steps: with torch.profiler.record_function(f'step {n}'): … around each step"
