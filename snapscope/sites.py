@@ -274,7 +274,8 @@ def _common_root(paths: Iterable[str]) -> str:
     A stray file elsewhere (a launcher under /usr/bin) must not spoil all other names, so
     the first component that most files share decides.
     """
-    folders = [posixpath.dirname(path) for path in paths]
+    # Sorted, for of equal counts the first decides.
+    folders = sorted(posixpath.dirname(path) for path in paths)
     if not folders:
         return ""
     tops = Counter("/".join(folder.split("/")[:2]) for folder in folders)
