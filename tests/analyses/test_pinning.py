@@ -281,7 +281,7 @@ def user_line(history: DeviceHistory, stack: int) -> str:
     stacks = history.snapshot.stacks
     for frame in stacks.frames_of(stack).tolist():
         file = stacks.file_of(frame)
-        if file.startswith("/project/"):
+        if file.startswith(("/project/", "/app/")):
             return f"{file.rpartition('/')[2]}:{stacks.line_of(frame)}:{stacks.function_of(frame)}"
     return "(no python frame of the user)"
 
