@@ -190,6 +190,16 @@ def is_same_file(file: str, other: str) -> bool:
     return file != "-" and os.path.exists(file) and os.path.exists(other) and os.path.samefile(file, other)
 
 
+def check_not_input(file: str, output: Output | None) -> None:
+    """Refuse to write over a file that is to be read.
+
+    Raises:
+        UsageError: -o names it.
+    """
+    if output is not None and output.path is not None and is_same_file(file, output.path):
+        raise UsageError(f"-o {output.path} is the snapshot itself: it would be lost")
+
+
 def read(file: str, output: Output | None = None) -> Snapshot:
     """Read and normalise a file, with progress on stderr if that is a terminal.
 
@@ -198,8 +208,7 @@ def read(file: str, output: Output | None = None) -> Snapshot:
     """
     from snapscope.opening import load_snapshot
 
-    if output is not None and output.path is not None and is_same_file(file, output.path):
-        raise UsageError(f"-o {output.path} is the snapshot itself: it would be lost")
+    check_not_input(file, output)
     if file == "-" and is_terminal(sys.stdin):
         raise UsageError("FILE is - but stdin is a terminal: pipe a snapshot into it")
     with _progress(file) as progress:

@@ -24,6 +24,7 @@ VERBS: Final = {
     "diff": "Why the peak of one snapshot differs from another's.",
     "check": "Fail a build where a snapshot passes a limit.",
     "baseline": "A small file to commit, which stands in for a snapshot.",
+    "ranks": "Which rank of a job holds more than the others, and why.",
     "graph": "The graph of what reuses whose memory.",
 }
 

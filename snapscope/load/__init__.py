@@ -24,7 +24,16 @@ from snapscope.load.source import CountedSource, Input, Progress, input_name, op
 from snapscope.load.unwrap import RawValue, find_snapshot
 from snapscope.model import Notice, Source
 
-__all__ = ["Input", "Progress", "RawSnapshot", "paused_gc", "read_marked_json", "read_snapshot"]
+__all__ = [
+    "Encoding",
+    "Input",
+    "Progress",
+    "RawSnapshot",
+    "detect_file",
+    "paused_gc",
+    "read_marked_json",
+    "read_snapshot",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,17 @@ def read_snapshot(source: Input, *, progress: Progress | None = None) -> RawSnap
             return _read(counted, name)
     except InputError as error:
         raise type(error)(f"{quote_text(name, limit=300)}: {error}") from None
+
+
+def detect_file(path: str) -> tuple[Encoding, bool]:
+    """Tell by its first bytes how a file is written, and whether it is compressed.
+
+    Raises:
+        InputError: it can't be read, or is in no way that a snapshot is; the message doesn't name it.
+    """
+    with open_source(path) as counted:
+        stream, containers = unpack(counted)
+        return detect_encoding(stream.peek(HEAD_BYTES)), bool(containers)
 
 
 def read_marked_json(source: Input, mark: str) -> Any:

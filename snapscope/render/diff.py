@@ -69,7 +69,7 @@ def diff_json(result: Diff, failed: Sequence[FailedGate]) -> bytes:
                 }
                 for change in result.fine
             ],
-            "rows": [_row(row) for row in result.rows],
+            "rows": [row_of(row) for row in result.rows],
             "reserved": {
                 name: {"before_bytes": before, "after_bytes": after, "delta_bytes": after - before}
                 for name, before, after in _balance_of(result)
@@ -119,7 +119,8 @@ def failed_of(gate: FailedGate) -> dict[str, Any]:
     }
 
 
-def _row(row: DiffRow) -> dict[str, Any]:
+def row_of(row: DiffRow) -> dict[str, Any]:
+    """Return one row of a difference as an object."""
     moved = row.moved
     return {
         "site": safe_text(row.shown.label),
@@ -149,7 +150,7 @@ def diff_csv(result: Diff) -> Iterator[bytes]:
 
 
 def _flat(row: DiffRow) -> dict[str, Any]:
-    flat = _row(row)
+    flat = row_of(row)
     moved = flat.pop("moved")
     return {**flat, "moved_from": moved["from"] if moved else None, "moved_to": moved["to"] if moved else None}
 
@@ -295,7 +296,7 @@ def _label(row: DiffRow) -> str:
     return ", ".join(parts)
 
 
-def sizes_text(row: DiffRow) -> str:
+def sizes_text(row: DiffRow, *, now: str = ", now ") -> str:
     """Say how counts and sizes changed: `8 to 16 blocks of 32.00 MiB`, `21 blocks of 1.00 MiB, now 2.00 MiB`."""
     changes = row.size_changes
     come = [(size, after) for size, before, after in changes if not before]
@@ -306,7 +307,7 @@ def sizes_text(row: DiffRow) -> str:
         partner = None if after else _partner(size, before, come)
         if partner is not None:
             come.remove(partner)
-            text = f"{count_of(before, 'block')} of {format_bytes(size)}, now {format_bytes(partner[0])}"
+            text = f"{count_of(before, 'block')} of {format_bytes(size)}{now}{format_bytes(partner[0])}"
             texts.append((before * abs(partner[0] - size), text))
         elif before:
             text = f"{format_count(before)} to {count_of(after, 'block')} of {format_bytes(size)}"

@@ -18,7 +18,7 @@ from tests.conftest import FIXTURES, ROOT, fixture_path
 
 VERBS = (
     "open", "summary", "ledger", "oom", "fragmentation", "timeline", "lifetimes", "steps", "leaks", "explain", "diff",
-    "check", "baseline", "graph",
+    "check", "baseline", "ranks", "graph",
 )  # fmt: skip
 TEXT_VERBS = (
     "summary", "ledger", "oom", "fragmentation", "timeline", "lifetimes", "steps", "leaks", "explain", "graph",

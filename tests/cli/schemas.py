@@ -134,6 +134,9 @@ def documents(verb: str) -> Iterator[tuple[str, Any]]:
     if verb in ("diff", "check"):
         yield from diffs() if verb == "diff" else checks()
         return
+    if verb == "ranks":
+        yield from _rank_documents()
+        return
     for name, wanted in (*SOURCES, *EXTRA.get(verb, ())):
         options = "" if verb == "steps" and "--focus" in wanted else wanted
         yield f"{verb} {fixture(name)}", succeed(verb, fixture(name), *options.split(), "--json").document()
@@ -159,6 +162,24 @@ def diffs() -> Iterator[tuple[str, Any]]:
     for device in ("", "@device:host"):
         ran = run_cli("diff", "--json", "--", fixture(SOURCES[0][0]), f"-{device}", stdin=rarities())
         yield "diff stdin", ran.document()
+
+
+RANKS: Final = "fixtures/cases/12_rank_imbalance"
+RANK_SETS: Final = (
+    (RANKS,),
+    (fixture("torch-2.14/fsdp_rank0"), fixture("torch-2.14/fsdp_rank2")),
+    # Unlike settings, an oom event on a card with less room, names that hold no rank.
+    (fixture("torch-2.14/adamw_fp32"), fixture("torch-2.14/oom_forward"), fixture("torch-2.0/oom_forward")),
+    (fixture("cases/15_odd_files/no_traces.pickle"),),
+    (fixture("runs/oom/exp_checkerboard"), fixture("torch-2.14/fsdp_rank0"), "--capacity", "4GiB"),
+)
+
+
+def _rank_documents() -> Iterator[tuple[str, Any]]:
+    for arguments in RANK_SETS:
+        yield f"ranks {' '.join(arguments)}", succeed("ranks", *arguments, "--json").document()
+    yield "ranks stdin", succeed("ranks", "-", "--device", "host", "--json", stdin=rarities()).document()
+    yield "ranks stdin", succeed("ranks", "-", "--json", stdin=rarities()).document()
 
 
 def schema_of(verb: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.goldens import GOLDEN, check_golden
 from tests.cli.running import VERBS, fixture, load_json, succeed
+from tests.cli.test_ranks import GOLDENS as RANK_GOLDENS
 
 FRAGMENTATION: Final = "cases/02_fragmentation_oom/a.pickle"
 STARTS_LATE: Final = "cases/05_history_starts_late/a.pickle"
@@ -162,7 +163,8 @@ def test_output_is_golden(name: str, path: str, options: str, form: str) -> None
 
 
 def test_no_golden_file_is_left_over() -> None:
-    used = {f"cli_{name}.{form}" for name, _, _, forms in CASES for form in forms.split()}
+    kept = [(name, forms) for name, _, _, forms in CASES] + [(name, forms) for name, _, forms in RANK_GOLDENS]
+    used = {f"cli_{name}.{form}" for name, forms in kept for form in forms.split()}
     stored = {path.name for verb in VERBS for path in GOLDEN.glob(f"cli_{verb}_*")}
     assert stored == used
 

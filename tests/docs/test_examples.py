@@ -129,7 +129,7 @@ def test_every_command_that_is_written_anywhere_is_right_use(place: str, typed: 
         return
     with click.Context(root, help_option_names=["-h", "--help"]) as parent:
         context = command.make_context(verb, arguments, parent=parent)
-    named = [context.params.get(name) for name in ("file", "demo", "after")]
+    named = [context.params.get(name) for name in ("file", "files", "demo", "after")]
     assert any(named), (place, typed)
 
 
