@@ -80,12 +80,17 @@ class DeviceHistory:
 
     @cached_property
     def _ranges_and_notices(self) -> tuple[RangeTable, tuple[Notice, ...]]:
-        return trace_ranges(self.tables)
+        return trace_ranges(self.tables, self.snapshot.settings)
 
     @property
     def ranges(self) -> RangeTable:
         """Reserved ranges over time."""
         return self._ranges_and_notices[0]
+
+    @property
+    def has_segment_conflicts(self) -> bool:
+        """Whether segment events contradict the final segments: reserved ranges before the end are estimates."""
+        return bool(self._ranges_and_notices[1])
 
     @cached_property
     def totals(self) -> Totals:

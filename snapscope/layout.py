@@ -194,7 +194,7 @@ def lay_out(
         num_blocks=np.bincount(home, minlength=len(joined)).astype(np.int64),
         granule_bytes=granule,
         stream=ranges.stream[joined.row],
-        pool=ranges.pool[joined.row],
+        pool=joined.pool,
         size_class=size_class,
         is_expandable=is_expandable,
     )

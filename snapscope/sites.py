@@ -112,6 +112,11 @@ class Sites:
             return self._bracket(BEFORE_LABEL)
         return site
 
+    @property
+    def cpp_backward(self) -> Site:
+        """The site of what autograd's own threads made, for those who know it by the phase."""
+        return self._bracket(CPP_BACKWARD_LABEL)
+
     def kind_of(self, frame: int) -> FrameKind:
         """Return whose code a frame is."""
         return self._kinds[frame]
@@ -269,7 +274,8 @@ def _common_root(paths: Iterable[str]) -> str:
     A stray file elsewhere (a launcher under /usr/bin) must not spoil all other names, so
     the first component that most files share decides.
     """
-    folders = [posixpath.dirname(path) for path in paths]
+    # Sorted, for of equal counts the first decides.
+    folders = sorted(posixpath.dirname(path) for path in paths)
     if not folders:
         return ""
     tops = Counter("/".join(folder.split("/")[:2]) for folder in folders)

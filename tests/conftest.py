@@ -33,11 +33,15 @@ def fixture_path(name: str) -> Path:
     raise FileNotFoundError(f"no fixture {name!r}")
 
 
+def truth_path(name: str) -> Path:
+    """Return where the truth about a recording lies, if it has one."""
+    snapshot = fixture_path(name)
+    return snapshot.with_name(snapshot.name.removesuffix(".pickle.gz") + ".truth.json.gz")
+
+
 def read_truth(name: str) -> Any:
     """Return what `NAME.truth.json.gz` holds about a recording (see fixtures/README.md)."""
-    snapshot = fixture_path(name)
-    truth = snapshot.with_name(snapshot.name.removesuffix(".pickle.gz") + ".truth.json.gz")
-    with gzip.open(truth, "rt", encoding="utf-8") as lines:
+    with gzip.open(truth_path(name), "rt", encoding="utf-8") as lines:
         return json.load(lines)
 
 

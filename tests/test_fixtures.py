@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from snapscope.demo import DEMO_NAME, demo_path
-from tests.conftest import FIXTURES, ROOT, fixture_path, read_truth, recordings
+from tests.conftest import FIXTURES, ROOT, fixture_path, read_truth, recordings, truth_path
 
 MANIFEST: dict[str, Any] = json.loads((FIXTURES / "MANIFEST.json").read_text(encoding="utf-8"))
 NOT_LISTED = {"MANIFEST.json", "README.md"}
@@ -50,7 +50,21 @@ def test_manifest_lists_every_file() -> None:
 def test_every_recording_says_what_it_is() -> None:
     for row in MANIFEST["recordings"]:
         assert row["scenario"], row["name"]
-        assert row["torch"] == read_truth(row["name"])["torch"]
+        assert re.fullmatch(r"\d+\.\d+\.\d+\+cu\d+", row["torch"])
+        assert truth_path(row["name"]).exists() == ("truth" in row)
+        if "truth" in row:
+            assert row["torch"] == read_truth(row["name"])["torch"]
+        if "answer" in row:
+            answer = json.loads((FIXTURES / row["answer"]["path"]).read_bytes())
+            assert row["torch"] == answer["torch"]
+
+
+def test_a_recording_without_truth_has_an_answer_or_is_of_a_series() -> None:
+    without = [row for row in MANIFEST["recordings"] if "truth" not in row]
+    assert len(without) == 16
+    for row in without:
+        assert ("answer" in row) == row["name"].startswith("runs/oom/"), row["name"]
+        assert row["name"].startswith(("runs/oom/", "runs/series/"))
 
 
 def test_gzip_files_carry_no_name_and_no_time() -> None:
@@ -80,6 +94,7 @@ def test_recordings_are_found_by_short_names() -> None:
     assert fixture_path("torch-2.14/oom_forward") == fixture_path("allocator/torch-2.14/oom_forward")
     assert len(recordings()) == 29
     assert "runs/oom/cap_backward" in recordings("runs")
+    assert len(recordings("runs/series")) == 9
     with pytest.raises(FileNotFoundError, match="no fixture"):
         fixture_path("nothing")
 

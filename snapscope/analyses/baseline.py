@@ -22,10 +22,13 @@ MARK: Final = "snapscope_baseline"
 
 FORM: Final = 1
 _MAX_INT: Final = 1 << 62
+# One for each category and bracketed label.
+_MAX_UNNAMED: Final = 100
 _NUMBERS: Final = (
     "requested_bytes", "allocated_bytes", "pending_bytes", "reserved_bytes", "free_segments_bytes", "holes_bytes",
     "private_pool_bytes", "largest_hole_bytes",
 )  # fmt: skip
+_FINE: Final = {f"{category.label}/{label}": (category, label) for category in Category for label in FINE_LABELS}
 _PEAKS: Final = ("requested", "allocated", "active", "reserved")
 
 
@@ -43,9 +46,11 @@ def write_baseline(profile: MemoryProfile) -> bytes:
         **{name: getattr(profile, name) for name in _NUMBERS},
         "peaks": profile.peak_bytes,
         "categories": {category.label: profile.categories[category] for category in Category},
+        "fine": {f"{category.label}/{label}": size for (category, label), size in sorted(profile.fine.items())},
         "num_steps": profile.num_steps,
         "step_peaks": [[_safe(name), size] for name, size in profile.step_peaks],
         "settings": {_safe(name): _safe(value) for name, value in profile.settings.items()},
+        "has_history": profile.has_history,
         "num_ooms": profile.num_ooms,
     }
     lines = [f"{_json(name)}: {_json(value)}" for name, value in head.items()]
@@ -99,7 +104,11 @@ def read_baseline(document: Any, name: str) -> MemoryProfile:
     if top.get(MARK) != FORM:
         reader.fail(f"{MARK} is {top.get(MARK)!r}: this version reads {FORM}")
     frames = [reader.text(value, "a frame") for value in reader.items(top.get("frames"), "frames")]
-    sites = tuple(_read_site(reader, value, frames) for value in reader.items(top.get("sites"), "sites"))
+    read = [_read_site(reader, value, frames) for value in reader.items(top.get("sites"), "sites")]
+    # A profile has them by weight, the file by name.
+    sites = tuple(sorted(read, key=lambda entry: (-entry.bytes, entry.label, entry.key)))
+    if sum(not entry.key for entry in sites) > _MAX_UNNAMED:
+        reader.fail("more sites without a stack than there can be")
     categories = {
         category: reader.number(reader.mapping(top.get("categories"), "categories").get(category.label), category.label)
         for category in Category
@@ -107,6 +116,15 @@ def read_baseline(document: Any, name: str) -> MemoryProfile:
     requested = reader.number(top.get("requested_bytes"), "requested_bytes")
     if sum(categories.values()) != requested or sum(entry.bytes for entry in sites) != requested:
         reader.fail("its categories or sites don't sum to requested_bytes")
+    fine = {
+        reader.one_of(key, _FINE, "a fine label"): reader.number(size, "a fine label")
+        for key, size in reader.mapping(top.get("fine"), "fine").items()
+    }
+    if sum(fine.values()) != requested:
+        reader.fail("its fine labels don't sum to requested_bytes")
+    has_history = top.get("has_history")
+    if not isinstance(has_history, bool):
+        reader.fail("has_history is neither true nor false")
     steps = top.get("num_steps")
     return MemoryProfile(
         name=name,
@@ -124,6 +142,7 @@ def read_baseline(document: Any, name: str) -> MemoryProfile:
         largest_hole_bytes=reader.number(top.get("largest_hole_bytes"), "largest_hole_bytes"),
         peak_bytes={key: reader.number(reader.mapping(top.get("peaks"), "peaks").get(key), key) for key in _PEAKS},
         categories=categories,
+        fine=fine,
         sites=sites,
         num_steps=None if steps is None else reader.number(steps, "num_steps"),
         step_peaks=tuple(
@@ -135,6 +154,7 @@ def read_baseline(document: Any, name: str) -> MemoryProfile:
             for key, value in reader.mapping(top.get("settings"), "settings").items()
         },
         has_stacks=any(entry.key for entry in sites),
+        has_history=has_history,
         num_ooms=reader.number(top.get("num_ooms"), "num_ooms"),
     )
 
@@ -145,7 +165,7 @@ def _read_site(reader: _Reader, value: Any, frames: list[str]) -> SiteEntry:
     if any(place >= len(frames) for place in stack):
         reader.fail("a site names a frame that isn't listed")
     fine = reader.text(row.get("fine"), "fine")
-    return SiteEntry(
+    entry = SiteEntry(
         key=tuple(frames[place] for place in stack),
         label=reader.text(row.get("site"), "site"),
         lines=tuple(reader.number(line, "lines") for line in reader.items(row.get("lines"), "lines")),
@@ -159,6 +179,11 @@ def _read_site(reader: _Reader, value: Any, frames: list[str]) -> SiteEntry:
             for pair in map(reader.pair, reader.items(row.get("sizes"), "sizes"))
         ),
     )
+    if sum(size * count for size, count in entry.sizes) > entry.bytes:
+        reader.fail("the sizes of a site sum to more than its bytes")
+    if sum(count for _, count in entry.sizes) > entry.count or (entry.bytes and not entry.count):
+        reader.fail("the count of a site is less than its blocks")
+    return entry
 
 
 class _Reader:

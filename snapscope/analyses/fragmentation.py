@@ -12,12 +12,26 @@ from snapscope.analyses.coverage import Head, find_head
 from snapscope.analyses.ledger import Balance, balance
 from snapscope.analyses.moments import Moment
 from snapscope.analyses.packing import Packing, pack_lifetimes
-from snapscope.analyses.pinning import FreeingSet, PinRow, find_cells, pin_rows, smallest_for_return
+from snapscope.analyses.pinning import (
+    FreeingSet,
+    LargestHole,
+    PinRow,
+    find_cells,
+    largest_hole,
+    pin_rows,
+    smallest_for_return,
+)
 from snapscope.analyses.pools import PendingRow, PoolRow, pending_rows, pool_rows
 from snapscope.history import DeviceHistory
 from snapscope.layout import Layout
 from snapscope.model import BoolColumn, Int64Column, SizeClass
-from snapscope.replay.rounding import MIN_LARGE_BYTES, ROUND_LARGE_BYTES, SMALL_REQUEST_BYTES, segment_bytes_for
+from snapscope.replay.rounding import (
+    MIN_LARGE_BYTES,
+    ROUND_LARGE_BYTES,
+    SMALL_REQUEST_BYTES,
+    SMALL_SEGMENT_BYTES,
+    segment_bytes_for,
+)
 
 _CURVE_POINTS: Final = 48
 
@@ -86,6 +100,7 @@ class Fragmentation:
         pools: free lists of the allocator.
         layout: where every block and hole lies.
         pins: sites whose blocks hold free memory.
+        largest_hole: the largest free piece that blocks pin, and which; None if none.
         cheapest: the blocks whose end would let most go back for what they are; None if none.
         pending: what waits for another stream.
         curve: the free memory over the history: at the end of every step where there are some.
@@ -100,6 +115,7 @@ class Fragmentation:
     pools: tuple[PoolRow, ...]
     layout: Layout
     pins: tuple[PinRow, ...]
+    largest_hole: LargestHole | None
     cheapest: FreeingSet | None
     pending: tuple[PendingRow, ...]
     curve: tuple[CurvePoint, ...]
@@ -131,6 +147,7 @@ def fragmentation(
         pools=pools,
         layout=layout,
         pins=pin_rows(history, layout, cells=cells, selection=selection),
+        largest_hole=largest_hole(history, layout),
         cheapest=smallest_for_return(history, layout, cells=cells),
         pending=pending_rows(history, at.event),
         curve=curve,
@@ -185,7 +202,9 @@ def _largest_new(history: DeviceHistory, layout: Layout, device_free: int | None
     own &= segments.size_class == SizeClass.LARGE
     at_end = own[pieces.segment] & (pieces.offset_bytes + pieces.size_bytes == segments.size_bytes[pieces.segment])
     new = device_free // granule * granule
-    return new + int(pieces.size_bytes[at_end].max(initial=0)) if new else 0
+    if new:
+        return new + int(pieces.size_bytes[at_end].max(initial=0))
+    return SMALL_REQUEST_BYTES if device_free >= SMALL_SEGMENT_BYTES else 0
 
 
 def hole_sizes(layout: Layout) -> Int64Column:

@@ -7,14 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from snapscope.analyses.diff import Diff
+from snapscope.analyses.diff import Diff, DiffRow
 from snapscope.analyses.profile import MemoryProfile
 from snapscope.analyses.selection import compile_pattern
 from snapscope.classify.material import CATEGORY_LABELS, Category
 from snapscope.errors import UsageError
-from snapscope.units import format_bytes, format_delta, parse_size
+from snapscope.units import count_of, format_bytes, format_delta, parse_size
 
 _PERCENT: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%\Z")
+_NO_HISTORY: Final = "the file has no history, only a final state"
 _SITE: Final = "site:"
 _BALANCE: Final = {"allocated": "allocated_bytes", "reserved": "reserved_bytes", "holes": "holes_bytes"}
 
@@ -106,6 +107,15 @@ def failed_limits(diff: Diff, *, above: Iterable[Limit] = (), below: Iterable[Li
     out = []
     for option, limits, sign in (("--fail-above", above, 1), ("--fail-below", below, -1)):
         for limit in limits:
+            why_not = _why_not(diff, limit)
+            if why_not is not None:
+                out.append(
+                    FailedGate(
+                        gate=f"{option} {limit.text}", what=limit.what, limit_bytes=limit.num_bytes, value_bytes=None,
+                        reason=f"cannot tell: {why_not}",
+                    )
+                )  # fmt: skip
+                continue
             before, after = _values(diff, limit.what)
             allowed = limit.bytes_of(before)
             delta = after - before
@@ -124,6 +134,28 @@ def failed_limits(diff: Diff, *, above: Iterable[Limit] = (), below: Iterable[Li
     return tuple(out)
 
 
+def _why_not(diff: Diff, limit: Limit) -> str | None:
+    """Return why a limit can't be judged; None if it can."""
+    for side in (diff.before, diff.after):
+        if side.label.startswith("peak") and not side.has_history:
+            return f"{side.name} has no history, so its peak isn't known (--at end compares the final states)"
+        if limit.what.startswith(_SITE) and side.requested_bytes and not side.has_stacks:
+            return f"{side.name} has no stacks, so its sites aren't known"
+    return None
+
+
+def rows_of(diff: Diff, what: str) -> list[DiffRow]:
+    """Return the rows that a limit is about; of what no site has, such as reserved bytes, none."""
+    if what == "peak":
+        return list(diff.rows)
+    if what in CATEGORY_LABELS:
+        return [row for row in diff.rows if row.shown.category.label == what]
+    if what.startswith(_SITE):
+        pattern = compile_pattern(what.removeprefix(_SITE))
+        return [row for row in diff.rows if pattern.search(row.shown.label)]
+    return []
+
+
 def _values(diff: Diff, what: str) -> tuple[int, int]:
     """Return a value before and after."""
     if what == "peak":
@@ -133,8 +165,7 @@ def _values(diff: Diff, what: str) -> tuple[int, int]:
     if what in CATEGORY_LABELS:
         category = Category(CATEGORY_LABELS.index(what))
         return diff.before.categories[category], diff.after.categories[category]
-    pattern = compile_pattern(what.removeprefix(_SITE))
-    rows = [row for row in diff.rows if pattern.search(row.shown.label)]
+    rows = rows_of(diff, what)
     return sum(row.before_bytes for row in rows), sum(row.after_bytes for row in rows)
 
 
@@ -185,6 +216,14 @@ def failed_checks(profile: MemoryProfile, limits: CheckLimits, *, growth: Growth
                     reason=f"{what} is {format_bytes(value)}, {format_delta(value - limit)} over {text}",
                 )
             )
+        elif not profile.has_history:
+            # What is there at the end may pass; what was there before isn't known.
+            out.append(
+                FailedGate(
+                    gate=f"{option} {limit_text or format_bytes(limit)}", what=what, limit_bytes=limit,
+                    value_bytes=None, reason=f"cannot tell: {_NO_HISTORY}",
+                )
+            )  # fmt: skip
 
     if limits.max_peak_bytes is not None:
         check("--max-peak", "peak", limits.max_peak_bytes, profile.peak_bytes["requested"])
@@ -200,13 +239,11 @@ def failed_checks(profile: MemoryProfile, limits: CheckLimits, *, growth: Growth
               profile.holes_bytes, text)  # fmt: skip
     if limits.max_growth_bytes is not None:
         out += _check_growth(limits.max_growth_bytes, growth)
-    if limits.no_oom and profile.num_ooms:
-        out.append(
-            FailedGate(
-                gate="--no-oom", what="out of memory", limit_bytes=None, value_bytes=None,
-                reason=f"the history holds {profile.num_ooms} oom event{'s' * (profile.num_ooms > 1)}",
-            )
-        )  # fmt: skip
+    if limits.no_oom and (profile.num_ooms or not profile.has_history):
+        reason = f"the history holds {count_of(profile.num_ooms, 'oom event')}"
+        if not profile.num_ooms:
+            reason = f"cannot tell: {_NO_HISTORY}"
+        out.append(FailedGate(gate="--no-oom", what="out of memory", limit_bytes=None, value_bytes=None, reason=reason))
     return tuple(out)
 
 

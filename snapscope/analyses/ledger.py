@@ -17,7 +17,7 @@ from snapscope.classify.fine import FINE_LABELS
 from snapscope.classify.labels import annotated_rows
 from snapscope.classify.material import Category, Confidence
 from snapscope.history import DeviceHistory
-from snapscope.model import NO_STACK, UNKNOWN_BYTES, UNKNOWN_POOL, BoolColumn, Int64Column
+from snapscope.model import EMPTY_STACK, NO_STACK, UNKNOWN_BYTES, UNKNOWN_POOL, BoolColumn, Int64Column
 from snapscope.replay import BEFORE
 from snapscope.sites import BEFORE_LABEL
 
@@ -25,6 +25,7 @@ _MAX_LINES: Final = 5
 _WEAK_PART: Final = 10
 _TENSOR_PATH: Final = re.compile(r"((?:\w+\.)*\w+)\.(?:weight|bias|\w*weight\w*|\w*bias\w*)(?:\.grad)?\Z")
 _KEY_BEFORE: Final = -2
+_KEY_BACKWARD: Final = -10
 _MAX_RIVALS: Final = 50
 _MAX_PATH: Final = 200
 _MAX_FRAMES: Final = 100
@@ -392,8 +393,14 @@ def _group_by_site(history: DeviceHistory, rows: Int64Column, by: By) -> tuple[L
     # The label of an allocation without a stack depends on whether it predates the history.
     is_before = lifetimes.birth_event[rows] == BEFORE
     stack_keys = lifetimes.alloc_stack[rows].astype(np.int64) * 2 + is_before
+    stack_keys[_is_born_in_backward(history, rows)] = _KEY_BACKWARD
     distinct, which = np.unique(stack_keys, return_inverse=True)
-    found = [history.sites.of_stack(int(key) >> 1, is_before=bool(key & 1)) for key in distinct.tolist()]
+    found = [
+        history.sites.cpp_backward
+        if key == _KEY_BACKWARD
+        else history.sites.of_stack(int(key) >> 1, is_before=bool(key & 1))
+        for key in distinct.tolist()
+    ]
     names: dict[int | str, int] = {}
     labels: list[str] = []
     group_of = np.empty(len(distinct), np.int64)
@@ -405,6 +412,17 @@ def _group_by_site(history: DeviceHistory, rows: Int64Column, by: By) -> tuple[L
         group_of[place] = names[identity]
     result = _rows(history, rows, group_of[which], labels)
     return _tell_apart(history, result) if by is By.SITE else result
+
+
+def _is_born_in_backward(history: DeviceHistory, rows: Int64Column) -> BoolColumn:
+    """Tell which allocations autograd's own threads made, by the phase: with Python stacks alone theirs are empty."""
+    lifetimes = history.lifetimes
+    births = lifetimes.birth_event[rows]
+    is_backward: BoolColumn = (lifetimes.alloc_stack[rows] == EMPTY_STACK) & (births != BEFORE)
+    candidates = np.flatnonzero(is_backward)
+    phases = history.steps.phases_at(births[candidates])
+    is_backward[candidates] = [phase == "backward" for phase in phases]
+    return is_backward
 
 
 def _rows(history: DeviceHistory, rows: Int64Column, group: Int64Column, keys: list[str]) -> tuple[LedgerRow, ...]:

@@ -10,13 +10,13 @@ import numpy as np
 from snapscope.analyses.growth import Growth, grown_since
 from snapscope.analyses.ledger import Balance, Ledger, balance, ledger
 from snapscope.analyses.moments import Moment, find_moment, moment_at
-from snapscope.analyses.pinning import PinRow, find_cells, pin_rows
+from snapscope.analyses.pinning import LargestHole, PinRow, find_cells, largest_hole, pin_rows
 from snapscope.analyses.pools import PendingRow, PoolRow, pending_rows, pool_rows
 from snapscope.analyses.projection import project
 from snapscope.analyses.releases import Release, Unwinding, find_retries, find_unwinding, release_before
 from snapscope.analyses.remedies import Remedy, find_remedies
 from snapscope.analyses.request import Request, read_request
-from snapscope.analyses.step_match import match_earlier_step
+from snapscope.analyses.step_match import match_earlier_step, whole_steps_before
 from snapscope.analyses.verdict import Verdict, judge
 from snapscope.history import DeviceHistory
 from snapscope.model import BoolColumn
@@ -69,16 +69,18 @@ class BeforeRelease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomReport:
-    """All about the last out-of-memory error of a device's history.
+    """All about one out-of-memory error of a device's history.
 
     Attributes:
+        subject: the failure that the report is about; None where the history holds none.
         failures: every `oom` event, the last 20 if there are more; empty without any.
         num_ooms: how many there are.
-        ledger: who held the memory at the last; without one, at the end.
+        ledger: who held the memory then; without a failure, at the end.
         before_release: what the memory was like before the cache was given back; None where
             nothing was.
         pools: free lists of the allocator.
         pins: who pins the holes of the request's own segments.
+        largest_hole: the largest free piece of the request's own segments, and what pins it.
         pending: what waits for another stream.
         growth: what grew since the same place of an earlier step; None where there is none.
         remedies: what would have helped.
@@ -87,72 +89,86 @@ class OomReport:
             may have caused.
     """
 
+    subject: Failure | None
     failures: tuple[Failure, ...]
     num_ooms: int
     ledger: Ledger
     before_release: BeforeRelease | None
     pools: tuple[PoolRow, ...]
     pins: tuple[PinRow, ...]
+    largest_hole: LargestHole | None
     pending: tuple[PendingRow, ...]
     growth: Growth | None
     remedies: tuple[Remedy, ...]
     retries: tuple[Release, ...]
     unwinding: Unwinding | None = None
 
-    @property
-    def last(self) -> Failure | None:
-        """The failure that the report is about."""
-        return self.failures[-1] if self.failures else None
-
 
 def find_oom(
-    history: DeviceHistory, *, capacity_bytes: int | None = None, selection: BoolColumn | None = None
+    history: DeviceHistory,
+    *,
+    number: int | None = None,
+    capacity_bytes: int | None = None,
+    selection: BoolColumn | None = None,
 ) -> OomReport:
     """Analyse why a device ran out of memory; needs the exact block replay.
 
     Args:
         history: the device.
+        number: the `oom` event to report on, counted from 1; None = the last.
         capacity_bytes: the card's size, which no snapshot holds.
         selection: rows of the lifetime table that the ledger groups; the others are one row.
+
+    Raises:
+        UsageError: there is no `oom` event of that number.
     """
     events = history.tables.events.oom_events.tolist()
     failures = tuple(
-        judge_failure(history, number, capacity_bytes=capacity_bytes)
-        for number in range(max(len(events) - _MAX_OOMS, 0) + 1, len(events) + 1)
+        judge_failure(history, each, capacity_bytes=capacity_bytes)
+        for each in range(max(len(events) - _MAX_OOMS, 0) + 1, len(events) + 1)
     )
+    if number is not None:
+        # Complains of a number that isn't there.
+        find_moment(history, f"oom:{number}")
     retries = find_retries(history)
     if not failures:
         at = find_moment(history, "end")
         layout = history.layout_at(at.event)
         return OomReport(
+            subject=None,
             failures=(),
             num_ooms=0,
             ledger=ledger(history, at, capacity_bytes=capacity_bytes, selection=selection),
             before_release=None,
             pools=pool_rows(history, layout),
             pins=pin_rows(history, layout, selection=selection),
+            largest_hole=largest_hole(history, layout),
             pending=pending_rows(history, at.event),
             growth=None,
             remedies=(),
             retries=retries,
             unwinding=find_unwinding(history) if history.num_events else None,
         )
-    last = failures[-1]
-    event = last.at.event
+    subject = next((failure for failure in failures if failure.number == (number or len(events))), None)
+    if subject is None:
+        subject = judge_failure(history, number or len(events), capacity_bytes=capacity_bytes)
+    event = subject.at.event
     before = _before_release(history, event, capacity_bytes)
     layout = history.layout_at(event)
     cells = find_cells(layout)
     match = match_earlier_step(history, event)
     return OomReport(
+        subject=subject,
         failures=failures,
         num_ooms=len(events),
-        ledger=ledger(history, last.at, capacity_bytes=capacity_bytes, selection=selection),
+        ledger=ledger(history, subject.at, capacity_bytes=capacity_bytes, selection=selection),
         before_release=before,
         pools=pool_rows(history, layout),
-        pins=pin_rows(history, layout, segments=last.request.own_segments, cells=cells, selection=selection),
+        pins=pin_rows(history, layout, segments=subject.request.own_segments, cells=cells, selection=selection),
+        largest_hole=largest_hole(history, layout, subject.request.own_segments),
         pending=pending_rows(history, event),
-        growth=grown_since(history, event, match) if match is not None else None,
-        remedies=find_remedies(history, layout, last.request, last.verdict, cells),
+        growth=grown_since(history, event, match) if match is not None and match.is_same_request else None,
+        remedies=find_remedies(history, layout, subject.request, subject.verdict, cells),
         retries=retries,
     )
 
@@ -178,7 +194,7 @@ def judge_failure(history: DeviceHistory, number: int, *, capacity_bytes: int | 
             reserved_bytes=state.reserved_bytes,
             active_bytes=state.allocated_bytes + state.pending_bytes,
             projection=project(history, event, match),
-            is_first_step=match is None and step is not None and phase in _TRAINING,
+            is_first_step=step is not None and phase in _TRAINING and not whole_steps_before(history, index),
         ),
         site=_site(history, stack, phase),
         stack=stack,

@@ -15,6 +15,7 @@ from snapscope.layout import Layout
 from snapscope.model import BoolColumn, Int64Column
 
 _MAX_GRANULES: Final = 1 << 40
+_MAX_PREFIXES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class FreeingSet:
         freed_bytes: the contiguous piece that comes about, or the bytes that could go back to
             the driver.
         num_segments: how many segments (granules) they lie in.
+        unit: `segment`, or `granule` where all of these belong to expandable segments.
     """
 
     rows: tuple[LedgerRow, ...]
@@ -56,6 +58,27 @@ class FreeingSet:
     block_bytes: int
     freed_bytes: int
     num_segments: int
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestHole:
+    """The largest free piece of some segments, and the blocks around it.
+
+    Attributes:
+        addr, size_bytes: the piece.
+        segment_addr, segment_bytes: the segment that it lies in.
+        below, above: rows of the lifetime table of the blocks at its ends; None at the segment's end.
+        rows: all blocks of the segment by site: they pin it.
+    """
+
+    addr: int
+    size_bytes: int
+    segment_addr: int
+    segment_bytes: int
+    below: int | None
+    above: int | None
+    rows: tuple[LedgerRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +187,35 @@ def pin_rows(
     )
 
 
+def largest_hole(history: DeviceHistory, layout: Layout, segments: BoolColumn | None = None) -> LargestHole | None:
+    """Find the largest free piece that blocks pin; None if there is none.
+
+    Args:
+        history: the device.
+        layout: the moment.
+        segments: which segments count; None = all that aren't a private pool's.
+    """
+    pieces, table, blocks = layout.pieces, layout.segments, layout.blocks
+    wanted = ~table.is_private if segments is None else segments
+    is_pinned = wanted[pieces.segment] & (table.num_blocks[pieces.segment] > 0)
+    candidates = np.flatnonzero(is_pinned)
+    if not len(candidates):
+        return None
+    place = int(candidates[pieces.size_bytes[candidates].argmax()])
+    segment, low = int(pieces.segment[place]), int(pieces.offset_bytes[place])
+    own = layout.blocks_of(segment)
+    above = own.start + int(np.searchsorted(blocks.offset_bytes[own], low))
+    return LargestHole(
+        addr=int(table.addr[segment]) + low,
+        size_bytes=int(pieces.size_bytes[place]),
+        segment_addr=int(table.addr[segment]),
+        segment_bytes=int(table.size_bytes[segment]),
+        below=int(blocks.row[above - 1]) if above > own.start else None,
+        above=int(blocks.row[above]) if above < own.stop else None,
+        rows=group_rows(history, blocks.row[own]),
+    )
+
+
 def smallest_for_hole(
     history: DeviceHistory, layout: Layout, segments: BoolColumn, wanted_bytes: int
 ) -> FreeingSet | None:
@@ -235,31 +287,48 @@ def smallest_for_return(
     order = candidates[np.lexsort((-free[candidates], share))]
     gained = np.cumsum(found.size_bytes[order])
     if wanted_bytes is None:
-        number = max(int((found.used_bytes[order] * 2 < found.size_bytes[order]).sum()), 1)
+        order = order[: max(int((found.used_bytes[order] * 2 < found.size_bytes[order]).sum()), 1)]
+    elif gained[-1] < wanted_bytes:
+        return None
     else:
-        number = int(np.searchsorted(gained, wanted_bytes)) + 1
-        if number > len(order):
-            return None
-        # What one segment alone can do needn't be done by several.
-        alone = candidates[found.size_bytes[candidates] >= wanted_bytes]
-        if len(alone):
-            best = alone[np.argmin(found.used_bytes[alone])]
-            if found.used_bytes[best] <= found.used_bytes[order[:number]].sum():
-                order, gained, number = np.array([best]), found.size_bytes[[best]], 1
+        order = _enough(found, order, gained, wanted_bytes)
     is_taken = np.zeros(len(free), bool)
-    is_taken[order[:number]] = True
+    is_taken[order] = True
     rows = np.unique(found.block[is_taken[found.cell]])
-    return _freeing_set(history, layout, rows, int(gained[number - 1]), number)
+    return _freeing_set(history, layout, rows, int(found.size_bytes[order].sum()), len(order))
+
+
+def _enough(cells: Cells, order: Int64Column, gained: Int64Column, wanted_bytes: int) -> Int64Column:
+    """Choose cells of enough bytes: the first of the order, or fewer of these and one that completes them.
+
+    The greedy prefix alone may end with a cell that is far larger than what was missing.
+    """
+    number = int(np.searchsorted(gained, wanted_bytes)) + 1
+    used, size = cells.used_bytes[order], cells.size_bytes[order]
+    costs = np.cumsum(used)
+    best, chosen = int(costs[number - 1]), order[:number]
+    for kept in range(max(number - _MAX_PREFIXES, 0), number):
+        missing = wanted_bytes - (int(gained[kept - 1]) if kept else 0)
+        completing = kept + np.flatnonzero(size[kept:] >= missing)
+        if not len(completing):
+            continue
+        last = int(completing[used[completing].argmin()])
+        cost = int(used[last]) + (int(costs[kept - 1]) if kept else 0)
+        if cost < best:
+            best, chosen = cost, np.append(order[:kept], order[last])
+    return chosen
 
 
 def _freeing_set(
     history: DeviceHistory, layout: Layout, blocks: Int64Column, freed_bytes: int, num_segments: int
 ) -> FreeingSet:
     lifetimes = layout.blocks.row[blocks]
+    is_expandable = layout.segments.is_expandable[layout.blocks.segment[blocks]]
     return FreeingSet(
         rows=group_rows(history, lifetimes),
         lifetimes=lifetimes,
         block_bytes=int(layout.blocks.size_bytes[blocks].sum()),
         freed_bytes=freed_bytes,
         num_segments=num_segments,
+        unit="granule" if is_expandable.all() else "segment",
     )

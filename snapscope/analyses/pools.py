@@ -118,11 +118,18 @@ def pool_rows(history: DeviceHistory, layout: Layout) -> tuple[PoolRow, ...]:
                 free_segments_bytes=int(sums["returnable_bytes"][place]),
                 num_holes=int(num_holes[place]),
                 largest_hole_bytes=hole,
-                largest_request_bytes=min(hole, SMALL_REQUEST_BYTES) if size_class == SizeClass.SMALL else hole,
+                largest_request_bytes=_largest_request(hole, size_class),
                 segments=owned[place],
             )
         )
     return tuple(sorted(rows, key=lambda row: (-row.reserved_bytes, row.pool, row.stream, row.size_class)))
+
+
+def _largest_request(hole_bytes: int, size_class: int) -> int:
+    """Return the largest request that a hole serves: up to 1 MiB of a small list, above it of a large one."""
+    if size_class == SizeClass.SMALL:
+        return min(hole_bytes, SMALL_REQUEST_BYTES)
+    return hole_bytes if hole_bytes > SMALL_REQUEST_BYTES else 0
 
 
 def sum_by(group: Int64Column, values: Int64Column, num_groups: int) -> Int64Column:
@@ -157,7 +164,8 @@ def pending_rows(history: DeviceHistory, event: int) -> tuple[PendingRow, ...]:
         asked = int(lifetimes.free_requested_event[own].min())
         waited = None
         if asked >= 0 and event >= 0 and events.time_us[asked] != NO_TIME:
-            waited = int(events.time_us[event] - events.time_us[asked])
+            # Times of other threads can be a little apart from the order of events.
+            waited = max(int(events.time_us[event] - events.time_us[asked]), 0)
         stacks = lifetimes.free_stack[own]
         stacks = stacks[stacks != NO_STACK]
         freed_by = None

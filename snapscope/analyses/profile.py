@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -26,11 +27,12 @@ from snapscope.replay import BEFORE
 from snapscope.sites import FrameKind, Site
 
 _MAX_LINES: Final = 5
-_MAX_SIZES: Final = 8
+_MAX_SIZES: Final = 48
 _MAX_RIVALS: Final = 50
 _MAX_FRAMES: Final = 100
 _NOTEBOOK: Final = re.compile(r"(?:^|/)ipykernel_\d+/\d+\.py$|^<ipython-input-")
 _RESUMED: Final = re.compile(r"^(?:torch_dynamo_resume_in_)?(.+?)(?:_at_\d+)?$", re.DOTALL)
+_LINE: Final = re.compile(r":\d+\Z")
 _NUMBERED: Final = re.compile(r"\d+")
 # Comprehensions have frames of their own before Python 3.12 only (PEP 709).
 _INLINED: Final = frozenset(("<listcomp>", "<dictcomp>", "<setcomp>"))
@@ -41,17 +43,18 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteEntry:
-    """The live bytes of one site at the moment; without Python frames, of one category.
+    """The live bytes of one site at the moment that are of one category.
 
     Attributes:
         key: what it is matched by.
         label: how to show it (untrusted text).
         lines: source lines that it stands for, most bytes first; at most 5.
-        category, confidence: of most of its bytes.
+        category: of all its bytes.
+        confidence: of most of them.
         fine: the fine label of most of its bytes.
         bytes: requested bytes.
         count: allocations.
-        sizes: (requested bytes of one, how many), most bytes first; at most 8 sizes.
+        sizes: (requested bytes of one, how many), most bytes first; at most 48 sizes.
     """
 
     key: Key
@@ -63,6 +66,11 @@ class SiteEntry:
     bytes: int
     count: int
     sizes: tuple[tuple[int, int], ...]
+
+    @property
+    def has_all_sizes(self) -> bool:
+        """Whether `sizes` leaves none out."""
+        return sum(size * count for size, count in self.sizes) == self.bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +87,13 @@ class MemoryProfile:
         largest_hole_bytes: of ordinary pools.
         peak_bytes: the peaks by kind (`requested`, `allocated`, `active`, `reserved`).
         categories: requested bytes by category; they sum to `requested_bytes`.
+        fine: requested bytes by category and fine label, without zeros; they sum too.
         sites: the sites, most bytes first; they sum too.
         num_steps: complete steps; None where none can be told.
         step_peaks: (name, requested bytes at its peak) of every complete step.
         settings: allocator settings by name.
         has_stacks: whether any live byte has a Python frame.
+        has_history: whether the file has more than a final state; without, its peak isn't known.
         num_ooms: `oom` events.
         notices: oddities of the file.
     """
@@ -103,11 +113,13 @@ class MemoryProfile:
     largest_hole_bytes: int
     peak_bytes: dict[str, int]
     categories: dict[Category, int]
+    fine: dict[tuple[Category, str], int]
     sites: tuple[SiteEntry, ...]
     num_steps: int | None
     step_peaks: tuple[tuple[str, int], ...]
     settings: dict[str, str] = field(default_factory=dict)
     has_stacks: bool
+    has_history: bool
     num_ooms: int
     notices: tuple[Notice, ...] = ()
 
@@ -136,6 +148,7 @@ def profile(history: DeviceHistory, at: Moment) -> MemoryProfile:
         largest_hole_bytes=int(hole_sizes(layout).max(initial=0)),
         peak_bytes=_peak_bytes(find_peaks(history)),
         categories={row.category: row.bytes for row in sum_categories(history, live)},
+        fine=_fine(history, live),
         sites=sites,
         num_steps=len(steps) if history.steps.source != "none" else None,
         step_peaks=tuple(
@@ -144,9 +157,22 @@ def profile(history: DeviceHistory, at: Moment) -> MemoryProfile:
         ),
         settings=_settings(history),
         has_stacks=any(entry.key for entry in sites),
+        # One event only is what `enabled="state"` leaves.
+        has_history=history.num_events > 1,
         num_ooms=len(history.tables.events.oom_events),
         notices=history.notices,
     )
+
+
+def _fine(history: DeviceHistory, live: Int64Column) -> dict[tuple[Category, str], int]:
+    kinds = history.classification
+    codes = kinds.category[live].astype(np.int64) * len(FINE_LABELS) + kinds.fine[live]
+    sums = np.zeros(len(Category) * len(FINE_LABELS), np.int64)
+    np.add.at(sums, codes, history.lifetimes.requested_bytes[live])
+    return {
+        (Category(code // len(FINE_LABELS)), FINE_LABELS[code % len(FINE_LABELS)]): int(sums[code])
+        for code in np.flatnonzero(sums).tolist()
+    }
 
 
 def _peak_bytes(peaks: Peaks) -> dict[str, int]:
@@ -180,7 +206,7 @@ def _value(value: object) -> str:
 
 
 def _entries(history: DeviceHistory, live: Int64Column) -> tuple[SiteEntry, ...]:
-    """Group live allocations by key; those without a Python frame by category, for they have no site."""
+    """Group live allocations by key and category; those without a Python frame by their label instead."""
     if not len(live):
         return ()
     lifetimes, kinds = history.lifetimes, history.classification
@@ -197,9 +223,7 @@ def _entries(history: DeviceHistory, live: Int64Column) -> tuple[SiteEntry, ...]
         of_stack[place] = groups.setdefault((key, "" if key else site.label), len(groups))
     names = list(groups)
     number = of_stack[which]
-    has_key = np.array([bool(key) for key, _ in names])
-    # A number for each group, or each group and category.
-    split = number * len(Category) + np.where(has_key[number], 0, kinds.category[live])
+    split = number * len(Category) + kinds.category[live]
     order = np.argsort(split, kind="stable")
     cuts = np.flatnonzero(np.diff(split[order], prepend=-1))
     entries = []
@@ -217,15 +241,16 @@ def _tell_apart(entries: list[SiteEntry]) -> list[SiteEntry]:
             clashes.setdefault(entry.label, []).append(entry)
     out = []
     for entry in entries:
-        rivals = [rival for rival in clashes.get(entry.label, [])[:_MAX_RIVALS] if rival is not entry]
+        rivals = [rival for rival in clashes.get(entry.label, [])[:_MAX_RIVALS] if rival.key != entry.key]
         label = entry.label + (_difference(entry, rivals) if entry.key and rivals else "")
         out.append(replace(entry, label=label))
     return out
 
 
 def _difference(entry: SiteEntry, rivals: list[SiteEntry]) -> str:
-    function = entry.label.rpartition(" ")[2]
-    shown = next((place for place, name in enumerate(entry.key) if name.endswith(f" {function}")), 0)
+    where, _, function = entry.label.rpartition(" ")
+    own = f"{_LINE.sub('', where)} {function}"
+    shown = entry.key.index(own) if own in entry.key else 0
     others = [set(rival.key) for rival in rivals]
     scored = [
         (sum(name in other for other in others), abs(place - shown), place)
@@ -245,7 +270,6 @@ def _entry(history: DeviceHistory, rows: Int64Column, key: Key, sites: list[Site
     for site, size in zip(sites, sizes.tolist(), strict=True):
         by_label[site.label, site.line] += size
     heaviest = sorted(by_label.items(), key=lambda item: (-item[1], item[0]))
-    category = int(_heaviest(kinds.category[rows].astype(np.int64), sizes))
     fine = int(_heaviest(kinds.fine[rows].astype(np.int64), sizes))
     values, counts = np.unique(sizes, return_counts=True)
     by_bytes = sorted(zip(values.tolist(), counts.tolist(), strict=True), key=lambda item: -item[0] * item[1])
@@ -253,12 +277,26 @@ def _entry(history: DeviceHistory, rows: Int64Column, key: Key, sites: list[Site
         key=key,
         label=heaviest[0][0][0],
         lines=tuple(dict.fromkeys(line for (_, line), _ in heaviest if line))[:_MAX_LINES],
-        category=Category(category),
+        category=Category(int(kinds.category[rows[0]])),
         confidence=Confidence(int(_heaviest(kinds.confidence[rows].astype(np.int64), sizes))),
         fine=FINE_LABELS[fine],
         bytes=int(sizes.sum()),
         count=len(rows),
         sizes=tuple(by_bytes[:_MAX_SIZES]),
+    )
+
+
+def sum_up(group: Sequence[SiteEntry]) -> SiteEntry:
+    """Return several entries as one, named after the heaviest."""
+    sizes: Counter[int] = Counter()
+    for entry in group:
+        sizes.update(dict(entry.sizes))
+    return replace(
+        max(group, key=lambda entry: entry.bytes),
+        lines=tuple(dict.fromkeys(line for entry in group for line in entry.lines))[:_MAX_LINES],
+        bytes=sum(entry.bytes for entry in group),
+        count=sum(entry.count for entry in group),
+        sizes=tuple(sorted(sizes.items(), key=lambda item: -item[0] * item[1])),
     )
 
 
@@ -284,7 +322,10 @@ def key_of(history: DeviceHistory, stack: int) -> Key:
         function = stacks.function_of(frame)
         if kind in (FrameKind.CPP, FrameKind.HIDDEN, FrameKind.STDLIB) or function in _INLINED:
             continue
-        name = _frame_name(sites.file_of(frame), function, is_generated=kind is FrameKind.GENERATED)
+        # Where all code is in a notebook, a cell's folder is the project's root, and cut off.
+        is_cell = bool(_NOTEBOOK.search(stacks.file_of(frame).replace("\\", "/")))
+        file = "<notebook>" if is_cell else sites.file_of(frame)
+        name = _frame_name(file, function, is_generated=kind is FrameKind.GENERATED)
         if not names or names[-1] != name:
             names.append(name)
     return tuple(names)
@@ -295,4 +336,4 @@ def _frame_name(file: str, function: str, *, is_generated: bool) -> str:
     function = match[1] if match else function
     if is_generated:
         return f"<generated> {_NUMBERED.sub('', function)}"
-    return f"{'<notebook>' if _NOTEBOOK.search(file) else file} {function}"
+    return f"{file} {function}"

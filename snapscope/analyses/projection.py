@@ -68,10 +68,11 @@ def _from_earlier_step(history: DeviceHistory, match: StepMatch, request: int) -
     scale = min(match.scale, _MAX_SCALE)
     needed = max(int(growth * scale), request)
     sized = "" if abs(scale - 1) < 0.01 else f", times {scale:.2f} for the sizes of this one"
+    took = f"{match.earlier.name} grew by this much from the same place on{sized}"
     return Projection(
         needed_bytes=needed,
         basis="earlier_step",
-        explanation=f"{match.earlier.name} grew by this much from the same place on{sized}",
+        explanation=took if needed > request else f"no more than this request, as {match.earlier.name} shows",
     )
 
 

@@ -101,7 +101,7 @@ def find_unwinding(history: DeviceHistory) -> Unwinding | None:
     others = np.flatnonzero(~np.isin(action, (*_FREED, *_GIVEN_BACK, Action.SNAPSHOT)))
     last = int(others[-1]) if len(others) else -1
     index = int(history.steps.index_of(np.array([last]))[0])
-    if index < 0 or history.steps.steps[index].is_complete:
+    if index < 0 or (history.steps.steps[index].is_complete and not _is_forward_alone(history, index, last)):
         return None
     lifetimes, category = history.lifetimes, history.classification.category
     live = lifetimes.live_at(last)
@@ -112,6 +112,12 @@ def find_unwinding(history: DeviceHistory) -> Unwinding | None:
     if not freed_bytes or freed_bytes * _LARGE_SHARE < live_bytes:
         return None
     return Unwinding(event=last, freed_bytes=freed_bytes, live_bytes=live_bytes)
+
+
+def _is_forward_alone(history: DeviceHistory, index: int, event: int) -> bool:
+    """Tell whether an event lies in a forward behind the last step, which no backward followed."""
+    phase = history.steps.phases_at(np.array([event]))[0]
+    return history.steps.steps[index].name == "rest" and phase in ("forward", "eval", "generate")
 
 
 def _is_of_call(history: DeviceHistory, place: int, event: int) -> bool:

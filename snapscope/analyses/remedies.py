@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from snapscope.analyses.pinning import Cells, FreeingSet, smallest_for_hole, smallest_for_return
 from snapscope.analyses.request import Request
 from snapscope.analyses.verdict import Cause, Verdict
 from snapscope.history import DeviceHistory
 from snapscope.layout import Layout
-from snapscope.replay.rounding import MIN_LARGE_BYTES
+from snapscope.model import SizeClass
+from snapscope.replay.rounding import MIN_LARGE_BYTES, SMALL_SEGMENT_BYTES
 from snapscope.units import count_of, format_bytes
 
 
@@ -37,11 +40,11 @@ def find_remedies(
     history: DeviceHistory, layout: Layout, request: Request, verdict: Verdict, cells: Cells
 ) -> tuple[Remedy, ...]:
     """List what would have helped, what suffices first, then most bytes."""
-    found = [*_settings(history, request, verdict), *_blocks(history, layout, request, verdict, cells)]
+    found = [*_settings(history, layout, request, verdict), *_blocks(history, layout, request, verdict, cells)]
     return tuple(sorted(found, key=lambda remedy: (not remedy.is_enough, -remedy.frees_bytes)))
 
 
-def _settings(history: DeviceHistory, request: Request, verdict: Verdict) -> Iterator[Remedy]:
+def _settings(history: DeviceHistory, layout: Layout, request: Request, verdict: Verdict) -> Iterator[Remedy]:
     causes = (verdict.cause, *verdict.also)
     free = request.device_free_bytes or 0
     wanted = request.requested_bytes
@@ -91,11 +94,15 @@ def _settings(history: DeviceHistory, request: Request, verdict: Verdict) -> Ite
             f"{format_bytes(wanted)}",
         )
     if verdict.cause is Cause.FRAGMENTATION and not request.is_expandable:
+        granules = _free_granules(layout, request, settings.large_segment_size_bytes)
+        is_enough = free + granules >= request.driver_bytes
+        where = f"where the blocks lie now, {format_bytes(granules)} of granules would be free"
         yield Remedy(
             action="expandable_segments:True",
             frees_bytes=request.holes_bytes,
-            is_enough=True,
-            why="off here; segments would grow where they are, and free granules go back one by one",
+            is_enough=is_enough,
+            why=f"off here; {'likely to help' if is_enough else 'may help, only a run tells'}: segments would grow "
+            f"where they are, and free granules go back one by one ({where})",
         )
     is_rounded = (
         verdict.cause is not Cause.LIMIT and wanted < MIN_LARGE_BYTES and wanted <= free < request.segment_bytes
@@ -108,6 +115,18 @@ def _settings(history: DeviceHistory, request: Request, verdict: Verdict) -> Ite
             why=f"the driver had {format_bytes(free)}, but requests below 10 MiB take a segment of "
             f"{format_bytes(request.segment_bytes)}",
         )
+
+
+def _free_granules(layout: Layout, request: Request, large_segment_size: int) -> int:
+    """Return the bytes of the granules that would be free if the request's segments were expandable.
+
+    An estimate: with expandable segments the blocks would lie otherwise.
+    """
+    granule = SMALL_SEGMENT_BYTES if request.size_class is SizeClass.SMALL else max(large_segment_size, 1)
+    pieces = layout.pieces
+    own = request.own_segments[pieces.segment]
+    low, high = pieces.offset_bytes[own], (pieces.offset_bytes + pieces.size_bytes)[own]
+    return int(np.maximum(high // granule * granule - -(-low // granule) * granule, 0).sum())
 
 
 def _blocks(
@@ -127,13 +146,12 @@ def _blocks(
     outcome = (
         f"the holes around become one of {freed}"
         if is_hole
-        else f"{freed} in {count_of(found.num_segments, 'granule' if request.is_expandable else 'segment')} could go "
-        f"back to the driver"
+        else f"{freed} in {count_of(found.num_segments, found.unit)} could go back to the driver"
     )
     yield Remedy(
-        action=f"end {count_of(len(found.lifetimes), 'block')} of {taken}",
+        action=f"end {count_of(len(found.lifetimes), 'block')} ({taken} in all)",
         frees_bytes=found.freed_bytes,
         is_enough=True,
-        why=f"of those that pin the cheapest: without them {outcome}",
+        why=f"the cheapest that pin: without them {outcome}",
         blocks=found,
     )

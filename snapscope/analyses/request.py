@@ -125,7 +125,7 @@ def read_request(history: DeviceHistory, layout: Layout, event: int) -> Request:
         pending_bytes=int(segments.pending_bytes[own].sum()),
         largest_with_pending_bytes=_largest_with_pending(layout, own),
         returnable_bytes=returnable + waiting,
-        is_capture=returnable > 0 or history.snapshot.pools[pool][0] > 0,
+        is_capture=(returnable > 0 and not history.has_segment_conflicts) or history.snapshot.pools[pool][0] > 0,
         has_only_grown=_has_only_grown(history, event, int(own_pieces.sum())),
     )
 

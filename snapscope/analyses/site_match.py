@@ -1,8 +1,8 @@
 """Which sites of two profiles are the same, though lines, paths or names have changed.
 
-In order: the same frames; the same but for folders; the same frames once those that only one
-side knows are left out (a renamed function, a moved file, an inserted wrapper); then what is
-left pairs off where its blocks are the same and its frames alike.
+In order: the same frames; the same but for folders; the same functions in other files; the same
+frames once those that only one side knows are left out (a renamed function, an inserted wrapper);
+then what is left pairs off where its blocks are the same and its frames alike.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from snapscope.analyses.profile import Key, SiteEntry
 Pair = tuple[SiteEntry | None, SiteEntry | None]
 
 _MIN_ALIKE: Final = 0.6
+_MIN_ALIKE_INSIDE: Final = 0.4
 _MIN_ALIKE_OF_SAME_BLOCKS: Final = 0.3
 _MIN_SAME_BLOCKS: Final = 0.5
-_MAX_RIVALS: Final = 40
+_MAX_RIVALS: Final = 24
+_MAX_FRAMES: Final = 100
 
 
 def match_sites(before: Sequence[SiteEntry], after: Sequence[SiteEntry]) -> list[Pair]:
@@ -28,8 +30,10 @@ def match_sites(before: Sequence[SiteEntry], after: Sequence[SiteEntry]) -> list
     left, right = list(before), list(after)
     vocabulary = _names(left) & _names(right)
     for key, fits in (
-        (lambda entry: (entry.key, entry.category) if not entry.key else entry.key, _always),
-        (lambda entry: _bare(entry.key) or None, _always),
+        (lambda entry: (entry.key, entry.category), _always),
+        (lambda entry: entry.key or None, _may_change_category),
+        (lambda entry: _bare(entry.key) or None, _may_change_category),
+        (lambda entry: tuple(name.rpartition(" ")[2] for name in entry.key) or None, _is_in_same_library),
         (lambda entry: tuple(name for name in _bare(entry.key) if name in vocabulary) or None, _is_alike),
         (lambda entry: (entry.category, entry.sizes), _has_same_blocks),
     ):
@@ -54,9 +58,10 @@ def _match(
     pairs: list[Pair] = []
     taken: set[int] = set()
     for olds, news in groups.values():
+        is_clear = len(olds) == len(news) == 1
         scored = sorted(
             (
-                (_unlikeness(old, new), place_old, place_new)
+                ((() if is_clear else _unlikeness(old, new)), place_old, place_new)
                 for place_old, old in enumerate(olds[:_MAX_RIVALS])
                 for place_new, new in enumerate(news[:_MAX_RIVALS])
                 if fits(old, new)
@@ -84,25 +89,50 @@ def _always(old: SiteEntry, new: SiteEntry) -> bool:
     return True
 
 
+def _may_change_category(old: SiteEntry, new: SiteEntry) -> bool:
+    """Tell whether two entries are of one category, or what they hold may have got another one."""
+    return old.category is new.category or old.count == new.count or _same_blocks(old, new) >= _MIN_SAME_BLOCKS
+
+
 def _is_alike(old: SiteEntry, new: SiteEntry) -> bool:
     """Tell whether two sites that share all frames known to both sides are the same.
 
-    They must share most frames; and the innermost, or what they allocate.
+    They must share most frames; and the innermost, or what they allocate: the same blocks, or as many
+    (of other sizes) for the same purpose.
     """
-    share = SequenceMatcher(None, _bare(old.key), _bare(new.key), autojunk=False).ratio()
     is_innermost_same = _bare(old.key)[:1] == _bare(new.key)[:1]
-    return share >= _MIN_ALIKE and (is_innermost_same or _same_blocks(old, new) >= _MIN_SAME_BLOCKS)
+    if not _may_change_category(old, new):
+        return False
+    if _alikeness(_bare(old.key), _bare(new.key)) < (_MIN_ALIKE_INSIDE if is_innermost_same else _MIN_ALIKE):
+        return False
+    is_as_many = old.category is new.category and old.count == new.count
+    return is_innermost_same or is_as_many or _same_blocks(old, new) >= _MIN_SAME_BLOCKS
 
 
 def _has_same_blocks(old: SiteEntry, new: SiteEntry) -> bool:
-    share = SequenceMatcher(None, _bare(old.key), _bare(new.key), autojunk=False).ratio()
-    return bool(old.key) and bool(new.key) and share >= _MIN_ALIKE_OF_SAME_BLOCKS
+    if not (old.key and new.key):
+        return False
+    return _alikeness(_bare(old.key), _bare(new.key)) >= _MIN_ALIKE_OF_SAME_BLOCKS
 
 
-def _unlikeness(old: SiteEntry, new: SiteEntry) -> tuple[bool, float, float]:
-    """Return what sorts the most alike first: category, then blocks, then frames."""
-    share = SequenceMatcher(None, old.key, new.key, autojunk=False).ratio() if old.key != new.key else 1.0
-    return old.category != new.category, -_same_blocks(old, new), -share
+def _is_in_same_library(old: SiteEntry, new: SiteEntry) -> bool:
+    """Tell whether what allocates is PyTorch's own code on both sides, or on neither."""
+    return old.key[0].startswith("torch/") == new.key[0].startswith("torch/") and _may_change_category(old, new)
+
+
+def _unlikeness(old: SiteEntry, new: SiteEntry) -> tuple[bool, float, bool, float]:
+    """Return what sorts the most alike first: category, then blocks, their number, and frames."""
+    return (
+        old.category is not new.category, -_same_blocks(old, new), old.count != new.count,
+        -_alikeness(old.key, new.key),
+    )  # fmt: skip
+
+
+def _alikeness(old: Key, new: Key) -> float:
+    """Return how alike two lists of frames are, from 0 to 1; of long ones by their innermost frames."""
+    if old == new:
+        return 1.0
+    return SequenceMatcher(None, old[:_MAX_FRAMES], new[:_MAX_FRAMES], autojunk=False).ratio()
 
 
 def _same_blocks(old: SiteEntry, new: SiteEntry) -> float:

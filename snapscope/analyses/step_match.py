@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from snapscope.analyses.coverage import Head, find_head
 from snapscope.history import DeviceHistory
 from snapscope.model import Action, Int64Column
 from snapscope.steps import Phase, Step
@@ -42,10 +43,10 @@ def match_earlier_step(history: DeviceHistory, event: int) -> StepMatch | None:
     """
     steps = history.steps.steps
     index = int(history.steps.index_of(np.array([event]))[0])
-    if index < 0 or not steps[index].name.startswith("step "):
+    if index < 0 or not (steps[index].name.startswith("step ") or steps[index].name == "rest"):
         return None
     running = steps[index]
-    earlier = [step for step in steps[:index] if step.name.startswith("step ") and step.is_complete]
+    earlier = whole_steps_before(history, index)
     sites = _site_of_event(history, running.start_event, event)
     wanted = sites[-1]
     ordinal = int(np.count_nonzero(sites == wanted))
@@ -61,6 +62,16 @@ def match_earlier_step(history: DeviceHistory, event: int) -> StepMatch | None:
         if start is not None:
             return _match(history, running, step, event, start, is_same_request=False)
     return None
+
+
+def whole_steps_before(history: DeviceHistory, index: int) -> list[Step]:
+    """Return the complete steps before the one of an index; one that a lost head has cut isn't whole."""
+    is_cut = find_head(history)[0] is Head.LOST
+    return [
+        step
+        for step in history.steps.steps[: max(index, 0)]
+        if step.name.startswith("step ") and step.is_complete and not (is_cut and step.start_event == 0)
+    ]
 
 
 def _match(

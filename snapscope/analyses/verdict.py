@@ -106,6 +106,8 @@ def judge(
             optimizer's states were yet to come, so that less than all of the card counts as full.
     """
     room = _room(request, reserved_bytes, active_bytes)
+    if request.requested_bytes <= 0:
+        return Verdict(cause=Cause.NONE, also=(), room=room, projection=None, full=None)
     full = None if room.short_by_bytes else _full(request, room, projection, is_first_step=is_first_step)
     holding = list(_causes(request, room, is_full=full is not None))
     if not holding:

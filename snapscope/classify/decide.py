@@ -17,11 +17,11 @@ from snapscope.classify.fine import label_fine
 from snapscope.classify.held import (
     decide_cuts,
     decide_held,
-    decide_inference,
     decide_updates,
     mark_updates,
     tell_copies_from_states,
 )
+from snapscope.classify.inference import decide_inference
 from snapscope.classify.labels import apply_labels
 from snapscope.classify.material import Category, Confidence, Material
 from snapscope.classify.phases import (
@@ -32,6 +32,7 @@ from snapscope.classify.phases import (
     decide_optimizer,
 )
 from snapscope.classify.rules import Role
+from snapscope.classify.sets import decide_accumulators, decide_copies, decide_flat, decide_replaced
 from snapscope.classify.spans import Spans, find_spans
 from snapscope.classify.stacks import StackFacts, read_stacks
 from snapscope.classify.user_rules import UserRule, match_rules
@@ -80,6 +81,10 @@ def classify(
     decide_user_tensors(draft)
     decide_updates(draft)
     tell_copies_from_states(draft)
+    decide_copies(draft)
+    decide_replaced(draft)
+    decide_accumulators(draft)
+    decide_flat(draft)
     decide_cuts(draft)
     decide_inference(draft)
     _decide_purposes(draft)

@@ -127,6 +127,38 @@ class Draft:
         sizes = np.union1d(self.parameter_sizes, self.gradient_sizes)
         return np.isin(self.size, sizes) & (self.size > 0)
 
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of the gradients that one backward makes; where none outlives its own, of what was built."""
+        trained = int((self.gradient_sizes * self.gradient_counts).sum())
+        return trained or int(self.size[self.is_built].sum())
+
+    @property
+    def is_built(self) -> BoolColumn:
+        """Rows that modules made and kept, within the history or before it."""
+        before: BoolColumn = ~self.is_born & self.has_stack & (self.phase == StackPhase.CONSTRUCT)
+        built: BoolColumn = (self.evidence == Evidence.CONSTRUCTED) | before
+        return built
+
+    @property
+    def kept_by_user(self) -> BoolColumn:
+        """Rows that the user's code made before the work began, or before the history, and kept while it ran."""
+        older = (self.user & (self.birth < self.first_work)) | (
+            ~self.is_born & self.has_stack & (self.phase == StackPhase.USER)
+        )
+        kept: BoolColumn = older & (self.death > self.first_work) & (self.size > 0)
+        return kept
+
+    def by_age(self, rows: Int64Column) -> Int64Column:
+        """Return rows in the order in which they were made; older than the history by address, a guess."""
+        return rows[np.lexsort((self.material.lifetimes.addr[rows], self.birth[rows]))]
+
+    @property
+    def uses_optimizer(self) -> bool:
+        """Whether an optimizer of PyTorch was seen, if only by its `zero_grad` or its annotation."""
+        seen = self.facts.has(Role.OPTIMIZER_ZERO_GRAD) | (self.facts.phase == StackPhase.OPTIMIZER)
+        return bool(seen.any()) or bool(len(self.spans.annotated_start))
+
     def count_of(self, sizes: Int64Column) -> Int64Column:
         """Return how many gradients of each size one backward makes."""
         if not len(self.gradient_sizes):
@@ -138,6 +170,16 @@ class Draft:
 def pad(column: Int64Column, value: int) -> Int64Column:
     """Return a column with one more element, so that an index of −1 or len finds `value`."""
     return np.append(column, value)
+
+
+def sizes_by_order(draft: Draft, rows: Int64Column) -> Int64Column:
+    """Return, per row, how many earlier rows have its size."""
+    order = np.lexsort((draft.birth[rows], draft.size[rows]))
+    sizes = draft.size[rows][order]
+    group = np.flatnonzero(np.diff(sizes, prepend=-1))
+    ordinal = np.empty(len(rows), np.int64)
+    ordinal[order] = np.arange(len(rows)) - np.repeat(group, np.diff(np.append(group, len(rows))))
+    return ordinal
 
 
 def begin(material: Material, facts: StackFacts, spans: Spans) -> Draft:

@@ -6,9 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from snapscope.classify.draft import Draft, pad
+from snapscope.classify.draft import Draft, pad, sizes_by_order
 from snapscope.classify.evidence import Evidence
-from snapscope.classify.held import sizes_by_order
 from snapscope.classify.material import CATEGORY_LABELS, Category
 from snapscope.classify.rules import Role
 from snapscope.classify.stacks import StackPhase
@@ -17,6 +16,12 @@ from snapscope.sites import FrameKind
 
 _SET_SHARE: Final = 0.5
 _BUFFER_SHARE: Final = 0.1
+_MOMENTS_AND_SELF: Final = 3
+_THIRDS_SHARE: Final = 0.9
+_OF_SETS: Final = (
+    Evidence.USER_PARAMETER, Evidence.USER_COPY, Evidence.USER_STATE, Evidence.MASTER_WEIGHT, Evidence.FLAT,
+    Evidence.ACCUMULATED, Evidence.CACHE_SET, Evidence.DRAWN_SET,
+)  # fmt: skip
 
 
 def decide_user_tensors(draft: Draft) -> None:
@@ -24,10 +29,10 @@ def decide_user_tensors(draft: Draft) -> None:
 
     Sets of tensors are recognised by their sizes: gradients repeat the parameters' one for one.
     """
-    kept = draft.user & (draft.birth < draft.first_work) & (draft.death > draft.first_work) & (draft.size > 0)
+    kept = draft.kept_by_user
     if draft.spans.is_positional or not kept.any():
         return
-    constructed = (draft.category == Category.PARAMETER) & (draft.evidence == Evidence.CONSTRUCTED)
+    constructed = draft.is_built
     has_state = np.unique(draft.size[draft.category == Category.OPTIMIZER_STATE])
     sizes, counts = np.unique(draft.size[constructed], return_counts=True)
     model = np.union1d(draft.gradient_sizes, sizes)
@@ -40,8 +45,10 @@ def decide_user_tensors(draft: Draft) -> None:
     stays = draft.is_alive | (
         draft.death > pad(draft.spans.backward_end, draft.num_events)[min(1, draft.num_backwards)]
     )
-    rows = np.flatnonzero(kept)
+    rows = draft.by_age(np.flatnonzero(kept))
     stacks = draft.stack[rows]
+    cloned = draft.facts.has(Role.CLONED)
+    built = dict(zip(sizes.tolist(), counts.tolist(), strict=True))
     for stack in stacks[np.sort(np.unique(stacks, return_index=True)[1])].tolist():
         own = rows[stacks == stack]
         hits = own[np.isin(draft.size[own], model)]
@@ -54,7 +61,8 @@ def decide_user_tensors(draft: Draft) -> None:
         is_set = int(draft.size[hits].sum()) >= _SET_SHARE * model_bytes > 0
         in_init = _is_init(draft, stack)
         if is_set:
-            copied = np.isin(draft.size[rest], has_state)
+            # Before the work began there was nothing to clone but parameters.
+            copied = np.isin(draft.size[rest], has_state) | cloned[stack] | _exceeds(draft, rest, built)
             _put(draft, rest[copied], Category.PARAMETER, Evidence.USER_COPY)
             _put(draft, rest[~copied], Category.OPTIMIZER_STATE, Evidence.USER_STATE)
         elif len(rest) >= 2 and draft.count_of(draft.size[rest]).all():
@@ -72,6 +80,15 @@ def decide_user_tensors(draft: Draft) -> None:
         draft.parameter_sizes = np.union1d(draft.parameter_sizes, draft.size[made])
 
 
+def _exceeds(draft: Draft, rows: Int64Column, built: dict[int, int]) -> bool:
+    """Tell whether a set has more blocks of some sizes than train, as many as were built: it copies buffers too."""
+    sizes, counts = np.unique(draft.size[rows], return_counts=True)
+    trained = draft.count_of(sizes)
+    more = (counts > trained) & (trained > 0)
+    fits = [built.get(size) == count for size, count in zip(sizes.tolist(), counts.tolist(), strict=True)]
+    return bool((more & np.array(fits, bool)).any())
+
+
 def _put(draft: Draft, rows: Int64Column, category: Category, evidence: Evidence) -> None:
     draft.category[rows] = category
     draft.evidence[rows] = evidence
@@ -80,6 +97,11 @@ def _put(draft: Draft, rows: Int64Column, category: Category, evidence: Evidence
 def _put_kept(draft: Draft, rows: Int64Column, stays: BoolColumn, *, in_init: bool, model_bytes: int) -> None:
     """Single tensors: a small one made by an `__init__` is a buffer; else data that is kept."""
     rows = rows[stays[rows] & ~draft.freed_by_backward[rows]]
+    # What a program with an update of its own fills, keeps and gives no parameter's size preconditions it.
+    by_hand = draft.is_update.any() and not draft.uses_optimizer
+    filled = draft.has_role(Role.FILLED)[rows] & draft.is_alive[rows] & by_hand
+    _put(draft, rows[filled], Category.OPTIMIZER_STATE, Evidence.USER_STATE)
+    rows = rows[~filled]
     small = draft.size[rows] <= _BUFFER_SHARE * model_bytes
     if in_init:
         _put(draft, rows[small], Category.PARAMETER, Evidence.USER_BUFFER)
@@ -102,7 +124,8 @@ def decide_elders(draft: Draft) -> None:
     table = draft.material.lifetimes
     freed = elder & ~draft.is_alive
     known = draft.has_stack & elder
-    draft.put(elder, Category.PARAMETER, Evidence.BEFORE_DEFAULT)
+    in_sets = known & np.isin(draft.evidence, _OF_SETS)
+    draft.put(elder & ~in_sets, Category.PARAMETER, Evidence.BEFORE_DEFAULT)
     for phase, category in (
         (StackPhase.OPTIMIZER, Category.OPTIMIZER_STATE),
         (StackPhase.CONSTRUCT, Category.PARAMETER),
@@ -112,7 +135,10 @@ def decide_elders(draft: Draft) -> None:
     settled = known & np.isin(draft.phase, (StackPhase.OPTIMIZER, StackPhase.CONSTRUCT, StackPhase.BACKWARD))
     cached = known & ~settled & draft.has_role(Role.KV_CACHE)
     draft.put(cached, Category.ACTIVATION, Evidence.KV_CACHE)
-    settled |= cached
+    settled |= cached | in_sets
+    # What a module's own move or load lets go was its parameter.
+    moved = freed & ~settled & ~known & (draft.free_phase == StackPhase.CONSTRUCT)
+    draft.put(moved, Category.PARAMETER, Evidence.BEFORE_FREED_BY)
     by_zero = freed & ~settled & (draft.free_phase == StackPhase.ZERO_GRAD)
     draft.put(by_zero, Category.GRADIENT, Evidence.BEFORE_FREED_BY)
     by_backward = freed & (draft.free_phase == StackPhase.BACKWARD) & ~(known & (draft.phase == StackPhase.BACKWARD))
@@ -134,7 +160,7 @@ def decide_elders(draft: Draft) -> None:
         else:
             category = Category.TEMPORARY
         draft.category[row], draft.evidence[row] = category, Evidence.BEFORE_OWN_FRAMES
-    others = np.flatnonzero(freed & ~known & ~by_zero & ~by_backward)
+    others = np.flatnonzero(freed & ~known & ~by_zero & ~by_backward & ~moved)
     if len(others):
         # What a line frees in the history tells what it freed at first; temporaries can't be so old.
         lived = np.flatnonzero(draft.is_born & ~draft.is_alive & (table.free_stack > 0))
@@ -150,6 +176,7 @@ def decide_elders(draft: Draft) -> None:
             draft.evidence[row] = Evidence.BEFORE_FREED_BY
     _pair_elders(draft, elder & ~known & draft.is_alive, by_zero)
     _match_cut_gradients(draft, elder)
+    _split_thirds(draft, elder & ~known & draft.is_alive)
     draft.put(elder & draft.workspace, Category.TEMPORARY, Evidence.WORKSPACE)
 
 
@@ -165,6 +192,23 @@ def _match_cut_gradients(draft: Draft, elder: BoolColumn) -> None:
     place = np.minimum(np.searchsorted(sizes, draft.size[rows]), len(sizes) - 1)
     fits = (sizes[place] == draft.size[rows]) & (sizes_by_order(draft, rows) < counts[place])
     _put(draft, rows[fits], Category.GRADIENT, Evidence.ALIVE_IN_BACKWARD_PARAMETER_SIZE)
+
+
+def _split_thirds(draft: Draft, stays: BoolColumn) -> None:
+    """Where no backward was seen to its end: old blocks that come in threes are parameters and two moments each."""
+    rows = np.flatnonzero(stays & (draft.evidence == Evidence.BEFORE_DEFAULT) & (draft.size > 0))
+    sizes, which, counts = np.unique(draft.size[rows], return_inverse=True, return_counts=True)
+    in_threes = (counts % _MOMENTS_AND_SELF == 0)[which]
+    is_seen = draft.num_backwards > 1 or (draft.num_backwards == 1 and not draft.spans.ends_in_backward)
+    if len(sizes) < _MOMENTS_AND_SELF or is_seen:
+        return
+    if int(draft.size[rows[in_threes]].sum()) < _THIRDS_SHARE * int(draft.size[rows].sum()):
+        return
+    rows = rows[np.argsort(draft.material.lifetimes.addr[rows], kind="stable")]
+    sizes, which, counts = np.unique(draft.size[rows], return_inverse=True, return_counts=True)
+    is_state = sizes_by_order(draft, rows) >= counts[which] // _MOMENTS_AND_SELF
+    states = rows[is_state & (counts % _MOMENTS_AND_SELF == 0)[which]]
+    _put(draft, states, Category.OPTIMIZER_STATE, Evidence.BEFORE_BY_SIZE)
 
 
 def _majority(keys: Int64Column, sizes: Int64Column, categories: Int8Column) -> dict[int, int]:

@@ -65,6 +65,11 @@ class Evidence(IntEnum):
     BEFORE_DEFAULT = 46
     POSITION_ONLY = 47
     OUTLIVES_BACKWARD_PARAMETER_SIZE = 48
+    FREED_BY_ZERO_GRAD = 49
+    ACCUMULATED = 50
+    FLAT = 51
+    CACHE_SET = 52
+    DRAWN_SET = 53
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,11 @@ WORDS: Final = {
     Evidence.BEFORE_FREED_BY: Words(_L, "older than the history; by what freed it"),
     Evidence.BEFORE_BY_SIZE: Words(_M, "older than the history; by pairing its size with the gradients'"),
     Evidence.BEFORE_DEFAULT: Words(_L, "older than the history and never freed"),
+    Evidence.FREED_BY_ZERO_GRAD: Words(_M, "made by the user's code and freed by `zero_grad`"),
+    Evidence.ACCUMULATED: Words(_L, "a set of the parameters' sizes in which gradients are added up"),
+    Evidence.FLAT: Words(_L, "one block as large as all parameters together, by the order in which such were made"),
+    Evidence.CACHE_SET: Words(_L, "made full of zeros before inference, in as many equal blocks as there are layers"),
+    Evidence.DRAWN_SET: Words(_L, "drawn at random before the work began, and kept, in a program without modules"),
     Evidence.POSITION_ONLY: Words(_L, "by when it was born and freed alone: there are no stacks"),
 }
 """Confidence and words of every kind of evidence."""

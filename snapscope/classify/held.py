@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from snapscope.classify.draft import Draft, pad
+from snapscope.classify.draft import Draft, pad, sizes_by_order
 from snapscope.classify.evidence import Evidence
 from snapscope.classify.material import Category
 from snapscope.classify.rules import Role
@@ -20,9 +20,13 @@ _LAST_RANKS: Final = 6
 _RESULT_BYTES: Final = 1 << 16
 _QUANTISED_BYTES: Final = 1 << 12
 _REPLACE_EVENTS: Final = 60
+_MAX_BACKWARDS: Final = 4
+_STATE_SHARE: Final = 0.5
+_FEW_DATA: Final = 4
+_TINY: Final = 512
+_DOUBLED_SHARE: Final = 0.8
+_MIN_DOUBLES: Final = 3
 _TRAINING_SHARE: Final = 0.3
-_MIN_CALLS: Final = 3
-_GROWN_SHARE: Final = 0.8
 
 
 def mark_updates(draft: Draft) -> None:
@@ -52,6 +56,10 @@ def decide_held(draft: Draft) -> None:
     results = held & (draft.forward | draft.forward_stack) & ~draft.is_update
     beside = results & draft.forward & _has_saved_twin(draft, results)
     draft.put(results, Category.ACTIVATION, Evidence.HELD_NOTHING_ELSE_SAVED)
+    # Made once and for all, as targets are; what a graph holds is let go with it.
+    until = np.searchsorted(draft.spans.backward_start, draft.death)
+    lasting = results & (draft.next == 0) & (until > _MAX_BACKWARDS)
+    draft.put(lasting, Category.TEMPORARY, Evidence.KEPT_FOR_LONG)
     draft.put(beside, Category.TEMPORARY, Evidence.HELD_BESIDE_SAVED)
     draft.put(_kept_by_graph(draft, results), Category.ACTIVATION, Evidence.GRAPH_KEPT)
     draft.put(held & draft.has_role(Role.KV_CACHE), Category.ACTIVATION, Evidence.KV_CACHE)
@@ -59,7 +67,10 @@ def decide_held(draft: Draft) -> None:
     inputs = held & draft.user & ~draft.forward_stack & ~draft.is_update
     after_next = pad(draft.spans.backward_end, draft.num_events + 1)[np.minimum(draft.next + 1, draft.num_backwards)]
     draft.put(inputs, Category.ACTIVATION, Evidence.INPUT_HELD)
-    draft.put(inputs & (draft.death > after_next), Category.TEMPORARY, Evidence.KEPT_FOR_LONG)
+    draft.put(
+        inputs & (draft.death > after_next) & ~_is_replaced(draft, inputs), Category.TEMPORARY, Evidence.KEPT_FOR_LONG
+    )
+    draft.put(inputs & _has_saved_copy(draft, inputs), Category.TEMPORARY, Evidence.HELD_BESIDE_SAVED)
     forward = draft.spans.forward_events
     if len(forward):
         last = pad(forward, -1)[np.searchsorted(forward, draft.next_start, side="left") - 1]
@@ -70,14 +81,116 @@ def decide_held(draft: Draft) -> None:
     draft.put(later, Category.ACTIVATION, Evidence.FREED_BY_BACKWARD)
 
 
+def _is_replaced(draft: Draft, inputs: BoolColumn) -> BoolColumn:
+    """Tell which held blocks their line's next ones replace: a loop's batch, over however many backwards.
+
+    It dies before its line runs in the iteration after the next one. What serves many backwards is no
+    batch, but data that batches are taken from.
+    """
+    rows = np.flatnonzero(inputs & draft.has_stack)
+    rows = rows[np.lexsort((draft.birth[rows], draft.next[rows], draft.stack[rows]))]
+    found: BoolColumn = np.zeros(len(inputs), bool)
+    if not len(rows):
+        return found
+    stack, number = draft.stack[rows], draft.next[rows]
+    begins = np.flatnonzero(np.append([True], (np.diff(stack) != 0) | (np.diff(number) != 0)))
+    group = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(rows))))
+    # Stack and first birth of the groups of rows, with two behind the last.
+    stacks = np.append(stack[begins], [-1, -1])
+    births = np.append(draft.birth[rows[begins]], [0, 0])
+    has_next = stacks[group + 1] == stack
+    after_next = np.where(stacks[group + 2] == stack, births[group + 2], draft.num_events)
+    until = np.searchsorted(draft.spans.backward_start, draft.death[rows])
+    is_short = has_next & (draft.death[rows] < after_next) & (until - number <= _MAX_BACKWARDS)
+    # The last ones of a line are what those before them were.
+    shorts = np.setdiff1d(stack[is_short], stack[has_next & ~is_short])
+    found[rows[is_short | (~has_next & np.isin(stack, shorts))]] = True
+    return found
+
+
+def _has_saved_copy(draft: Draft, inputs: BoolColumn) -> BoolColumn:
+    """Tell which batches forward copied or cast, before anything else, into a block that it saved instead."""
+    by_rank = np.argsort(draft.rank + np.where(draft.forward | draft.user, 0, len(draft.rank)), kind="stable")
+    num = int(np.count_nonzero(draft.forward | draft.user))
+    is_copy = (draft.has_role(Role.COPIED) | draft.has_role(Role.AUTOCAST)) & draft.forward & draft.freed_by_backward
+    rows = np.flatnonzero(inputs)
+    found: BoolColumn = np.zeros(len(inputs), bool)
+    for distance in range(1, _NEAR_RANKS + 1):
+        place = draft.rank[rows] + distance
+        other = by_rank[np.clip(place, 0, max(num - 1, 0))]
+        sizes = draft.size[rows]
+        same = (draft.size[other] == sizes) | (2 * draft.size[other] == sizes)
+        found[rows[(place < num) & same & is_copy[other] & (draft.next[other] == draft.next[rows])]] = True
+    return found
+
+
 def _decide_held_by_position(draft: Draft, held: BoolColumn) -> None:
-    """Without stacks: what is older than the first backward and stays is a parameter."""
+    """Without stacks: what is older than the first backward and stays are parameters and what mirrors them.
+
+    As many blocks of a size as there are gradients of it are parameters, the eldest; further ones states. So
+    are sets of twice their sizes. A large one that is alone with its size is data.
+    """
     ends = draft.spans.backward_end
     draft.put(held, Category.TEMPORARY, Evidence.POSITION_ONLY)
-    if len(ends):
-        stays = draft.is_alive | (draft.death > ends[-1])
-        old = draft.user & (draft.birth < draft.spans.backward_start[0]) & (draft.death > ends[0]) & stays
-        draft.put(old, Category.PARAMETER, Evidence.POSITION_ONLY)
+    if not len(ends):
+        return
+    stays = draft.is_alive | (draft.death > ends[-1])
+    old = draft.user & (draft.birth < draft.spans.backward_start[0]) & (draft.death > ends[0]) & stays
+    draft.put(old, Category.PARAMETER, Evidence.POSITION_ONLY)
+    rows = np.flatnonzero(old & (draft.size > 0))
+    rows = rows[np.argsort(draft.birth[rows], kind="stable")]
+    rows = rows[~_put_doubled(draft, rows)]
+    _put_later_sets(draft, held & ~old & (draft.birth > ends[0]))
+    counts = draft.count_of(draft.size[rows])
+    if not counts.any():
+        return
+    surplus = rows[(counts > 0) & (sizes_by_order(draft, rows) >= counts)]
+    states = draft.size[(draft.category == Category.OPTIMIZER_STATE) & draft.is_born & draft.is_alive]
+    is_copy = np.isin(draft.size[surplus], states).any()
+    # Where steps make states of these sizes, an older set copies the parameters.
+    if len(ends) > 1 and not is_copy and int(draft.size[surplus].sum()) >= _STATE_SHARE * draft.model_bytes:
+        draft.category[surplus] = Category.OPTIMIZER_STATE
+    _, which, repeats = np.unique(draft.size[rows], return_inverse=True, return_counts=True)
+    alone = rows[(counts == 0) & (repeats[which] == 1) & (draft.size[rows] >= _RESULT_BYTES)]
+    if len(alone) <= _FEW_DATA:
+        draft.category[alone] = Category.TEMPORARY
+
+
+def _put_doubled(draft: Draft, rows: Int64Column) -> BoolColumn:
+    """Call blocks states where for most of the others there are some of twice the size: fp32 beside 16 bits.
+
+    Returns:
+        Which of the rows these are.
+    """
+    sizes, which, counts = np.unique(draft.size[rows], return_inverse=True, return_counts=True)
+    halves = np.minimum(np.searchsorted(sizes, sizes // 2), max(len(sizes) - 1, 0))
+    doubles = (sizes % 2 == 0) & (sizes > _TINY) & (sizes[halves] == sizes // 2) & (counts % counts[halves] == 0)
+    # Of a chain of doublings the smallest stays what it is.
+    doubles &= ~doubles[halves]
+    has_double = np.zeros(len(sizes), bool)
+    has_double[halves[doubles]] = True
+    others = ~doubles & (sizes > _TINY)
+    found: BoolColumn = doubles[which] if len(rows) else np.zeros(0, bool)
+    is_most = (sizes * counts)[has_double].sum() >= _DOUBLED_SHARE * (sizes * counts)[others].sum()
+    times = np.unique(counts[doubles] // counts[halves[doubles]])
+    if np.count_nonzero(doubles) < _MIN_DOUBLES or len(times) > 1 or not is_most:
+        # A layer twice as wide as another has twice its size as well.
+        return np.zeros(len(rows), bool)
+    draft.category[rows[found]] = Category.OPTIMIZER_STATE
+    return found
+
+
+def _put_later_sets(draft: Draft, later: BoolColumn) -> None:
+    """Sets of the gradients' sizes that appear after a backward and stay: copies, or the states of one's own update."""
+    # Twice the size: fp32 beside 16 bits.
+    sizes = np.union1d(draft.gradient_sizes, 2 * draft.gradient_sizes)
+    rows = np.flatnonzero(later & draft.is_alive & np.isin(draft.size, sizes) & (draft.size > _TINY))
+    _, which = np.unique(draft.next[rows], return_inverse=True)
+    if not len(rows):
+        return
+    of_set = np.bincount(which, draft.size[rows].astype(np.float64)) >= _STATE_SHARE * draft.model_bytes
+    category = Category.PARAMETER if draft.uses_optimizer else Category.OPTIMIZER_STATE
+    draft.category[rows[of_set[which]]] = category
 
 
 def _has_saved_twin(
@@ -135,6 +248,11 @@ def decide_updates(draft: Draft) -> None:
         draft.put(_carried(draft, stays), Category.OPTIMIZER_STATE, Evidence.UPDATE_STATE)
     draft.put(sized, Category.OPTIMIZER_STATE, Evidence.UPDATE_STATE)
     cut = stays & draft.is_alive & (next_work > draft.num_events)
+    filled = draft.has_role(Role.FILLED)
+    if (cut & filled).any():
+        # States begin as zeros: what else is alive in an unfinished update is on its way.
+        draft.put(cut & ~filled & ~draft.has_role(Role.CLONED), Category.TEMPORARY, Evidence.UPDATE_KEPT)
+        cut &= filled
     for stack in np.unique(draft.stack[cut]).tolist():
         rows = cut & (draft.stack == stack)
         number = draft.next[np.flatnonzero(rows)[0]]
@@ -161,7 +279,7 @@ def tell_copies_from_states(draft: Draft) -> None:
     model_bytes = int((draft.gradient_sizes * draft.gradient_counts).sum())
     if 2 * int(draft.size[lazy].sum()) < model_bytes:
         return
-    copies = sets & draft.is_alive & np.isin(draft.size, draft.size[lazy])
+    copies = sets & draft.is_alive & ~draft.has_role(Role.FILLED) & np.isin(draft.size, draft.size[lazy])
     draft.put(copies, Category.PARAMETER, Evidence.USER_COPY)
 
 
@@ -233,6 +351,8 @@ def decide_cuts(draft: Draft) -> None:
         made = members if draft.spans.is_positional else draft.forward
         born = int(draft.size[made].sum())
         is_training = born > 0 and int(draft.size[made & draft.is_alive].sum()) > _TRAINING_SHARE * born
+        # A function under `no_grad` calls the model; where it is a `with`, the stacks don't show it.
+        is_training &= not (draft.forward.any() and draft.has_role(Role.NO_GRAD)[draft.forward].all())
     made_in_forward = draft.forward | draft.forward_stack | draft.spans.is_positional
     category = Category.ACTIVATION if is_training else Category.TEMPORARY
     draft.put(undecided & made_in_forward, category, Evidence.ALIVE_IN_FORWARD)
@@ -299,52 +419,3 @@ def _as_before(draft: Draft, members: BoolColumn, undecided: BoolColumn, decided
     draft.evidence[targets[always]] = Evidence.AS_SITE
     draft.category[targets[found]] = categories[np.maximum(at, 0)][found]
     draft.evidence[targets[found]] = Evidence.AS_BEFORE
-
-
-def decide_inference(draft: Draft) -> None:
-    """Without any backward: caches are what survives from one call to the next within modules."""
-    if draft.num_backwards or bool((draft.category[draft.forward] == Category.ACTIVATION).any()):
-        return
-    draft.put(draft.forward & draft.has_role(Role.KV_CACHE), Category.ACTIVATION, Evidence.KV_CACHE)
-    phases = draft.spans.event_phase
-    known = np.flatnonzero(phases > 0)
-    begins = known[np.diff((phases[known] == StackPhase.FORWARD).astype(np.int8), prepend=0) == 1]
-    call = np.searchsorted(begins, draft.birth, side="right")
-    freed_in = np.searchsorted(begins, draft.death, side="right")
-    outlives = draft.forward & (freed_in > call) & ~draft.is_alive
-    replaced = outlives & (draft.free_phase == StackPhase.FORWARD)
-    # A result that the caller holds, or lets go, looks the same where frees have no stacks, but doesn't grow.
-    replaced |= outlives & np.isin(draft.stack, _growing(draft, outlives, call))
-    caches = np.unique(draft.stack[replaced])
-    draft.put(replaced, Category.ACTIVATION, Evidence.KV_CACHE)
-    # The last one is let go by who called, or never.
-    forwards = known[phases[known] == StackPhase.FORWARD]
-    call_ends = pad(forwards, -1)[np.searchsorted(forwards, np.append(begins, draft.num_events + 1)) - 1]
-    is_last = draft.forward & np.isin(draft.stack, caches) & (draft.death > call_ends[call])
-    draft.put(is_last, Category.ACTIVATION, Evidence.KV_CACHE)
-
-
-def _growing(draft: Draft, rows: BoolColumn, call: Int64Column) -> Int64Column:
-    """Return the stacks whose blocks grow from call to call."""
-    found = np.flatnonzero(rows)
-    if not len(found):
-        return found
-    keys = draft.stack[found].astype(np.int64) * (int(call.max()) + 2) + call[found]
-    distinct, which = np.unique(keys, return_inverse=True)
-    largest = np.zeros(len(distinct), np.int64)
-    np.maximum.at(largest, which, draft.size[found])
-    stack = distinct // (int(call.max()) + 2)
-    pairs = stack[1:] == stack[:-1]
-    num_pairs = np.bincount(stack[1:][pairs])
-    num_grown = np.bincount(stack[1:][pairs], largest[1:][pairs] > largest[:-1][pairs])
-    return np.flatnonzero((num_pairs >= _MIN_CALLS) & (num_grown >= _GROWN_SHARE * num_pairs))
-
-
-def sizes_by_order(draft: Draft, rows: Int64Column) -> Int64Column:
-    """Return, per row, how many earlier rows have its size."""
-    order = np.lexsort((draft.birth[rows], draft.size[rows]))
-    sizes = draft.size[rows][order]
-    group = np.flatnonzero(np.diff(sizes, prepend=-1))
-    ordinal = np.empty(len(rows), np.int64)
-    ordinal[order] = np.arange(len(rows)) - np.repeat(group, np.diff(np.append(group, len(rows))))
-    return ordinal

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from snapscope.classify.draft import Draft, pad
+from snapscope.classify.draft import Draft, pad, sizes_by_order
 from snapscope.classify.evidence import Evidence
 from snapscope.classify.material import Category
 from snapscope.classify.rules import Role
@@ -18,6 +19,7 @@ from snapscope.model import BoolColumn
 _OUT_OF_ORDER_SHARE: Final = 0.6
 _MIN_SAVED: Final = 8
 _TINY_BYTES: Final = 512
+_MIN_GRAPH: Final = 8
 
 
 def decide_forward_members(draft: Draft) -> None:
@@ -55,11 +57,13 @@ def _out_of_order(draft: Draft) -> BoolColumn:
     ones wasn't saved: a variable held it, and the free only seems to lie in the backward.
     """
     found = np.zeros(len(draft.stack), bool)
-    for number in range(draft.num_backwards):
-        rows = np.flatnonzero(draft.freed_by_backward & (draft.next == number))
+    freed = np.flatnonzero(draft.freed_by_backward)
+    freed = freed[np.lexsort((draft.birth[freed], draft.next[freed]))]
+    bounds = np.searchsorted(draft.next[freed], np.arange(draft.num_backwards + 1))
+    for first, stop in pairwise(bounds.tolist()):
+        rows = freed[first:stop]
         if len(rows) < _MIN_SAVED:
             continue
-        rows = rows[np.argsort(draft.birth[rows], kind="stable")]
         older: list[int] = []
         for place, death in enumerate(draft.death[rows].tolist()):
             if place >= _MIN_SAVED // 2 and bisect_left(older, death) > _OUT_OF_ORDER_SHARE * place:
@@ -106,6 +110,10 @@ def decide_backward(draft: Draft) -> None:
     # The results of a reentrant recomputation die when its Function returns, unsaved.
     returned = draft.of_free_stack(draft.facts.has_python) & ~draft.freed_under(Role.RECOMPUTE)
     draft.put(recomputed & ~recomputing & ~returned, Category.ACTIVATION, Evidence.RECOMPUTED)
+    # A Function of one's own that computes again differentiates that by a backward within its backward.
+    by_hand = within & by_user & draft.has_role(Role.AUTOGRAD_APPLY) & ~draft.has_role(Role.NESTED_BACKWARD)
+    by_hand &= draft.of_free_stack(draft.facts.has(Role.NESTED_BACKWARD))
+    draft.put(by_hand, Category.ACTIVATION, Evidence.RECOMPUTED)
 
     later = np.searchsorted(draft.spans.backward_start, draft.death, side="right") - 1
     in_later = (
@@ -113,6 +121,7 @@ def decide_backward(draft: Draft) -> None:
     )
     draft.put(outlives, Category.GRADIENT, Evidence.OUTLIVES_BACKWARD)
     draft.put(outlives & built, Category.GRADIENT, Evidence.OUTLIVES_BACKWARD_PARAMETER_SIZE)
+    _keep_graphs_of_grads(draft, outlives & draft.is_alive)
     by_engine = draft.free_phase == StackPhase.BACKWARD
     draft.put(outlives & in_later & (by_engine | ~has_size), Category.ACTIVATION, Evidence.FREED_BY_LATER_BACKWARD)
     after_next = pad(draft.spans.backward_start, draft.num_events + 1)[np.minimum(draft.own + 1, draft.num_backwards)]
@@ -132,8 +141,32 @@ def decide_backward(draft: Draft) -> None:
     cut = made & is_cut & draft.in_backward & ~kept_on
     draft.put(cut & ~has_size, Category.TEMPORARY, Evidence.ALIVE_IN_BACKWARD)
     draft.put(cut & has_size, Category.GRADIENT, Evidence.ALIVE_IN_BACKWARD_PARAMETER_SIZE)
+    draft.put(cut & _exceeds_parameters(draft, cut & has_size), Category.TEMPORARY, Evidence.ALIVE_IN_BACKWARD)
     draft.put(made & draft.workspace, Category.TEMPORARY, Evidence.WORKSPACE)
     _count_gradients(draft, (outlives | cut) & (draft.category == Category.GRADIENT))
+
+
+def _keep_graphs_of_grads(draft: Draft, rows: BoolColumn) -> None:
+    """Where a backward leaves much of no parameter's size, it made a graph of its own (`create_graph`)."""
+    if not draft.is_built.any() or (~draft.is_born & ~draft.has_stack & draft.is_alive).any():
+        return
+    rows = rows & ~np.isin(draft.size, draft.size[draft.is_built])
+    numbers, counts = np.unique(draft.own[rows], return_counts=True)
+    many = numbers[counts >= _MIN_GRAPH]
+    draft.put(rows & np.isin(draft.own, many), Category.ACTIVATION, Evidence.GRAPH_KEPT)
+
+
+def _exceeds_parameters(draft: Draft, rows: BoolColumn) -> BoolColumn:
+    """Return the youngest of the rows of a size of which fewer parameters were built."""
+    sizes, counts = np.unique(draft.size[draft.is_built], return_counts=True)
+    found: BoolColumn = np.zeros(len(rows), bool)
+    if not len(sizes):
+        return found
+    own = np.flatnonzero(rows)
+    place = np.minimum(np.searchsorted(sizes, draft.size[own]), len(sizes) - 1)
+    of_size = np.where(sizes[place] == draft.size[own], counts[place], len(rows))
+    found[own[sizes_by_order(draft, own) >= of_size]] = True
+    return found
 
 
 def _count_gradients(draft: Draft, gradients: BoolColumn) -> None:

@@ -50,11 +50,16 @@ class Role(IntEnum):
     REDUCE = 23
     # A closure that the optimizer calls: what is inside is the program's own work again.
     CLOSURE = 24
-
-
-STRUCTURAL: Final = frozenset(
-    (Role.MODULE_CALL, Role.BACKWARD, Role.OPTIMIZER, Role.ZERO_GRAD, Role.CLIP, Role.CONSTRUCT)
-)
+    # What a block was filled with when it was made, by the operator that Python called.
+    FILLED = 25
+    CLONED = 26
+    DRAWN = 27
+    # A backward that a backward runs, to differentiate what it computed again.
+    NESTED_BACKWARD = 28
+    # `zero_grad` of an optimizer, not of a module; it marks a stack beside ZERO_GRAD.
+    OPTIMIZER_ZERO_GRAD = 29
+    # An operator copied it, as `contiguous` and `to` do within others.
+    COPIED = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +80,12 @@ class Rule:
 PYTHON_RULES: Final = (
     # Optimizers. `__init__` first: Adagrad and Rprop make their state there.
     Rule(Role.NONE, r"^torch/optim/(lr_scheduler|swa_utils)\.py$"),
-    Rule(Role.ZERO_GRAD, r"^torch/(optim/optimizer|nn/modules/module)\.py$", r"zero_grad$"),
+    Rule(Role.OPTIMIZER_ZERO_GRAD, r"^torch/optim/optimizer\.py$", r"zero_grad$"),
+    Rule(Role.ZERO_GRAD, r"^torch/nn/modules/module\.py$", r"zero_grad$"),
     Rule(Role.OPTIMIZER_INIT, r"^torch/optim/\w+\.py$", r"__init__$"),
     Rule(Role.OPTIMIZER_STATE, r"^torch/optim/\w+\.py$", r"_init_group$"),
+    # Around every `step`, also that of a subclass in the user's file.
+    Rule(Role.OPTIMIZER, r"^torch/optim/optimizer\.py$", r"wrapper$"),
     Rule(Role.NONE, r"^torch/optim/optimizer\.py$"),
     Rule(Role.OPTIMIZER, r"^torch/optim/(_\w+/)?\w+\.py$"),
     Rule(Role.OPTIMIZER_STATE, r"(^|/)bitsandbytes/optim/optimizer\.py$", r"(init_state|get_state_buffer)$"),
@@ -159,6 +167,11 @@ CPP_RULES: Final = (
     (Role.WORKSPACE, r"(getNewWorkspace|getCurrentCUDABlasHandle|getCUDABlasLtWorkspace|cublasLtWorkspace|"
      r"parseChosenWorkspaceSize|CUDABlasLtWorkspace|(?<!\w)Workspace::Workspace|cublas\w*Workspace)"),
     (Role.AUTOCAST, r"at::autocast::cached_cast"),
+    # The binding, not the operator: many operators clone or fill something on their way.
+    (Role.FILLED, r"torch::autograd::THPVariable_(new_)?(zeros|ones|full|eye)(_like)?\b"),
+    (Role.CLONED, r"torch::autograd::THPVariable_clone\b"),
+    (Role.COPIED, r"at::_ops::(contiguous|clone|_to_copy)::call\b"),
+    (Role.DRAWN, r"torch::autograd::THPVariable_(randn|rand|normal)(_like)?\b"),
 )  # fmt: skip
 
 

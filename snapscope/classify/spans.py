@@ -7,13 +7,13 @@ even without stacks, and the shape of the curve between them.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from snapscope.classify.material import Material
+from snapscope.classify.shape import SEED_NEIGHBOURS, TINY_BYTES, backwards_by_shape
 from snapscope.classify.stacks import StackFacts, StackPhase
 from snapscope.lifetimes import Context
 from snapscope.model import (
@@ -27,11 +27,8 @@ from snapscope.model import (
 )
 
 OPTIMIZER_ANNOTATION: Final = "Optimizer.step#"
-_TINY_BYTES: Final = 8
+_ALIKE_SHARE: Final = 0.5
 _SEED_WINDOW_EVENTS: Final = 80
-_SEED_NEIGHBOURS: Final = 4
-_MAX_SEEDS: Final = 20_000
-_MIN_CHAIN: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +44,8 @@ class Spans:
         is_positional: found without stacks.
         ends_in_optimizer: the history stops within an optimizer step.
         ends_in_backward: the history stops within a backward.
+        annotated_start, annotated_end: first and last event of each step that PyTorch annotated; one that
+            works in place makes none, and ends before it starts.
     """
 
     backward_start: Int64Column
@@ -58,6 +57,8 @@ class Spans:
     is_positional: bool
     ends_in_backward: bool
     ends_in_optimizer: bool
+    annotated_start: Int64Column
+    annotated_end: Int64Column
 
 
 def find_spans(material: Material, facts: StackFacts) -> Spans:
@@ -80,6 +81,7 @@ def find_spans(material: Material, facts: StackFacts) -> Spans:
         end, step_end = (_before_next(index, ends, len(phase)) for ends in (end, step_end))
     if ends_in_backward:
         end[-1] = len(material.tables.events)
+    annotated = annotated_steps(material)
     return Spans(
         backward_start=start,
         backward_end=end,
@@ -90,6 +92,8 @@ def find_spans(material: Material, facts: StackFacts) -> Spans:
         is_positional=False,
         ends_in_backward=ends_in_backward,
         ends_in_optimizer=ends_in_optimizer,
+        annotated_start=np.array([first for first, _ in annotated], np.int64),
+        annotated_end=np.array([last for _, last in annotated], np.int64),
     )
 
 
@@ -127,62 +131,24 @@ def _runs(index: Int64Column, flag: BoolColumn) -> tuple[Int64Column, Int64Colum
 
 
 def _positional_spans(material: Material, phase: Int8Column) -> Spans:
-    """Find the spans by annotations; without them by the order in which memory dies."""
-    steps = [(first, last) for first, last in annotated_steps(material) if last >= first]
-    if not steps:
-        return _spans_by_shape(material, phase)
-    start, end = [], []
-    before = 0
-    for first, last in steps:
-        if first > before + 1:
-            top = before + int(np.argmax(material.requested_bytes[before + 1 : first + 1]))
-            begin = _gradient_seed(material, before, top)
-            start.append(begin)
-            end.append(max(first - 1, begin))
-        before = last
-    return Spans(
-        backward_start=np.array(start, np.int64),
-        backward_end=np.array(end, np.int64),
-        optimizer_start=np.array([first for first, _ in steps], np.int64),
-        optimizer_end=np.array([last for _, last in steps], np.int64),
-        forward_events=np.zeros(0, np.int64),
-        event_phase=phase,
-        is_positional=True,
-        ends_in_backward=False,
-        ends_in_optimizer=False,
-    )
+    """Find the spans without stacks: backwards by the order in which memory dies, steps by annotations.
 
-
-def _spans_by_shape(material: Material, phase: Int8Column) -> Spans:
-    """Find backwards by what they do: what forward saved dies in reverse order of birth.
-
-    Each begins with the gradient of a loss, two tiny blocks of one size after each other. What
-    follows until the next forward is the optimizer's.
+    Without annotations what follows a backward until the next forward is the optimizer's.
     """
     num_events = len(material.tables.events)
-    seeds = _seed_candidates(material)
-    starts: list[int] = []
-    ends: list[int] = []
-    firsts: list[int] = []
-    before = -1
-    for place, seed in enumerate(seeds):
-        if seed <= before:
-            continue
-        limit = seeds[place + 1] if place + 1 < len(seeds) else num_events
-        saved = _saved_chain(material, before, seed, limit)
-        if saved is None:
-            continue
-        starts.append(seed)
-        firsts.append(saved[0])
-        ends.append(saved[1])
-        before = saved[1]
-    steps = [
-        (end + 1, (firsts[place + 1] if place + 1 < len(firsts) else num_events) - 1) for place, end in enumerate(ends)
-    ]
-    steps = [(first, last) for first, last in steps if last >= first]
+    found = backwards_by_shape(material)
+    annotated = annotated_steps(material)
+    if annotated:
+        found = _between_steps(material, found, annotated)
+        steps = [(first, last) for first, last in annotated if last >= first]
+    else:
+        firsts = [first for first, _, _ in found[1:]]
+        ends = [end for _, _, end in found]
+        steps = [(end + 1, after - 1) for end, after in zip(ends, [*firsts, num_events], strict=bool(found))]
+        steps = [(first, last) for first, last in steps if last >= first]
     return Spans(
-        backward_start=np.array(starts, np.int64),
-        backward_end=np.array(ends, np.int64),
+        backward_start=np.array([start for _, start, _ in found], np.int64),
+        backward_end=np.array([end for _, _, end in found], np.int64),
         optimizer_start=np.array([first for first, _ in steps], np.int64),
         optimizer_end=np.array([last for _, last in steps], np.int64),
         forward_events=np.zeros(0, np.int64),
@@ -190,49 +156,33 @@ def _spans_by_shape(material: Material, phase: Int8Column) -> Spans:
         is_positional=True,
         ends_in_backward=False,
         ends_in_optimizer=False,
+        annotated_start=np.array([first for first, _ in annotated], np.int64),
+        annotated_end=np.array([last for _, last in annotated], np.int64),
     )
 
 
-def _seed_candidates(material: Material) -> list[int]:
-    """Return allocs that may be a loss's gradient: tiny, right after another of the same size."""
-    events = material.tables.events
-    allocs = np.flatnonzero(events.action == Action.ALLOC)
-    sizes = events.size_bytes[allocs]
-    found = np.zeros(len(allocs), bool)
-    for distance in range(1, _SEED_NEIGHBOURS + 1):
-        found[distance:] |= (sizes[distance:] == sizes[:-distance]) & (sizes[distance:] <= _TINY_BYTES)
-    return [int(event) for event in allocs[found][:_MAX_SEEDS]]
+def _between_steps(
+    material: Material, found: list[tuple[int, int, int]], steps: list[tuple[int, int]]
+) -> list[tuple[int, int, int]]:
+    """Return the backwards before each annotated step; the last one lasts until the step.
 
-
-def _saved_chain(material: Material, before: int, seed: int, limit: int) -> tuple[int, int] | None:
-    """Return the first birth and the last death of what a backward at `seed` frees, or None.
-
-    The longest run of deaths that goes against the order of births is what backward frees;
-    what a variable holds breaks the order.
+    Where none was found by its shape, one begins at the loss's gradient before the curve's peak.
     """
-    table = material.lifetimes
-    birth, death = table.birth_event, table.free_requested_event
-    rows = np.flatnonzero((birth > before) & (birth < seed) & (death > seed) & (death < max(limit, seed + 1)))
-    if len(rows) < _MIN_CHAIN:
-        # The limit may be another tiny pair within the same backward: look further once.
-        rows = np.flatnonzero((birth > before) & (birth < seed) & (death > seed))
-        if len(rows) < _MIN_CHAIN:
-            return None
-    rows = rows[np.argsort(-birth[rows], kind="stable")]
-    tails: list[int] = []
-    members: list[int] = []
-    for place, row in enumerate(rows.tolist()):
-        at = bisect_right(tails, int(death[row]))
-        if at == len(tails):
-            tails.append(int(death[row]))
-            members.append(place)
-        else:
-            tails[at] = int(death[row])
-            members[at] = place
-    if len(tails) < _MIN_CHAIN or 2 * len(tails) < len(rows):
-        return None
-    last = members[-1]
-    return int(birth[rows[last]]), int(death[rows[last]])
+    out: list[tuple[int, int, int]] = []
+    before = 0
+    for first, last in steps:
+        own = [span for span in found if before <= span[1] < first]
+        if own:
+            # Several before one step are accumulated gradients, and much alike; a rollout before it is not.
+            least = _ALIKE_SHARE * (own[-1][2] - own[-1][1])
+            own = [span for span in own if span[2] - span[1] >= least]
+            out += [*own[:-1], (own[-1][0], own[-1][1], max(first - 1, own[-1][1]))]
+        elif first > before + 1:
+            top = before + int(np.argmax(material.requested_bytes[before + 1 : first + 1]))
+            begin = _gradient_seed(material, before, top)
+            out.append((begin, begin, max(first - 1, begin)))
+        before = max(before, last)
+    return out + [span for span in found if span[1] > before]
 
 
 def annotated_steps(material: Material) -> list[tuple[int, int]]:
@@ -271,7 +221,7 @@ def _gradient_seed(material: Material, low: int, top: int) -> int:
     allocs = np.flatnonzero(events.action[first : top + 1] == Action.ALLOC) + first
     sizes = events.size_bytes[allocs]
     for place in range(len(allocs) - 1, 0, -1):
-        near = sizes[max(place - _SEED_NEIGHBOURS, 0) : place]
-        if sizes[place] <= _TINY_BYTES and (near == sizes[place]).any():
+        near = sizes[max(place - SEED_NEIGHBOURS, 0) : place]
+        if sizes[place] <= TINY_BYTES and (near == sizes[place]).any():
             return int(allocs[place])
     return top

@@ -32,6 +32,7 @@ _PHASE_OF_ROLE: Final = {
     Role.OPTIMIZER: StackPhase.OPTIMIZER,
     Role.OPTIMIZER_STATE: StackPhase.OPTIMIZER,
     Role.ZERO_GRAD: StackPhase.ZERO_GRAD,
+    Role.OPTIMIZER_ZERO_GRAD: StackPhase.ZERO_GRAD,
     Role.CLIP: StackPhase.CLIP,
     Role.CONSTRUCT: StackPhase.CONSTRUCT,
     Role.CLOSURE: StackPhase.USER,
@@ -56,6 +57,8 @@ class StackFacts:
         has_python: whether any Python frame is in it.
         has_user: whether any frame of the user's code is in it.
         python_phase: the phase by its Python frames alone, whatever the thread.
+        python_key: its Python frames, interned: equal for all operators of one line.
+        has_cpp: whether any stack has frames of C++.
     """
 
     phase: Int8Column
@@ -65,6 +68,8 @@ class StackFacts:
     roles: Int64Column
     module_key: Int64Column
     has_python: BoolColumn
+    python_key: Int64Column
+    has_cpp: bool
 
     def has(self, role: Role) -> BoolColumn:
         """Return which stacks have a frame of this role."""
@@ -92,6 +97,8 @@ def read_stacks(stacks: StackTable, sites: Sites) -> StackFacts:
     has_user = np.zeros(num, bool)
     python_phase = np.zeros(num, np.int8)
     keys: dict[tuple[int, ...], int] = {}
+    python_key = np.zeros(num, np.int64)
+    python_keys: dict[tuple[int, ...], int] = {}
     names = [(stacks.frame_function[f], stacks.frame_file[f]) for f in range(stacks.num_frames)]
     # Where no stack begins at a known place (stacks made by hand, an embedded interpreter), an
     # unknown one says nothing.
@@ -99,10 +106,11 @@ def read_stacks(stacks: StackTable, sites: Sites) -> StackFacts:
     for stack in range(num):
         frames = stacks.frames_of(stack).tolist()
         python = [frame for frame in frames if kinds[frame] < FrameKind.CPP]
+        python_key[stack] = python_keys.setdefault(tuple(python), len(python_keys))
         found = 0
         for frame in frames:
             found |= 1 << int(roles[frame])
-        own = [_role_in_place(stacks, python, place, roles) for place in range(len(python))]
+        own = [_role_in_place(stacks, python, place, roles, kinds) for place in range(len(python))]
         for role in own:
             found |= 1 << int(role)
         engine = bool(found & (1 << int(Role.ENGINE)))
@@ -120,6 +128,8 @@ def read_stacks(stacks: StackTable, sites: Sites) -> StackFacts:
             phase[stack] = StackPhase.BACKWARD
         if found & (1 << int(Role.RECOMPUTE)) and engine and phase[stack] in (StackPhase.USER, StackPhase.FORWARD):
             phase[stack] = StackPhase.BACKWARD
+        if engine and Role.BACKWARD in (roles[frame] for frame in python):
+            found |= 1 << int(Role.NESTED_BACKWARD)
         on_engine[stack] = engine
         bits[stack] = found
         calls = [place for place, role in enumerate(own) if role is Role.MODULE_CALL]
@@ -136,6 +146,8 @@ def read_stacks(stacks: StackTable, sites: Sites) -> StackFacts:
         roles=bits,
         module_key=module_key,
         has_python=has_python,
+        python_key=python_key,
+        has_cpp=any(kind >= FrameKind.CPP for kind in kinds),
     )
 
 
@@ -145,7 +157,9 @@ def _outermost(stacks: StackTable, stack: int, kinds: list[FrameKind]) -> str:
     return next((stacks.function_of(frame) for frame in frames if kinds[frame] < FrameKind.CPP), "")
 
 
-def _role_in_place(stacks: StackTable, python: list[int], place: int, roles: list[Role]) -> Role:
+def _role_in_place(
+    stacks: StackTable, python: list[int], place: int, roles: list[Role], kinds: list[FrameKind]
+) -> Role:
     """Return a frame's role, where its neighbours decide it."""
     role = roles[python[place]]
     if role is Role.AUTOGRAD_APPLY:
@@ -153,4 +167,9 @@ def _role_in_place(stacks: StackTable, python: list[int], place: int, roles: lis
         inner = stacks.function_of(python[place - 1]) if place else ""
         is_root = place == len(python) - 1
         return Role.BACKWARD if inner in ("backward", "vjp", "wrapper") or is_root else Role.NONE
+    if role is Role.NONE and kinds[python[place]] is FrameKind.USER:
+        # What an optimizer's own `step` calls in the user's file is the closure that it was given.
+        caller = next((frame for frame in python[place + 1 :] if roles[frame] is not Role.NO_GRAD), None)
+        if caller is not None and roles[caller] is Role.OPTIMIZER and stacks.function_of(caller) == "step":
+            return Role.CLOSURE
     return role

@@ -17,6 +17,7 @@ from snapscope.cli.options import (
     write,
 )
 from snapscope.cli.sides import open_side
+from snapscope.errors import UsageError
 
 
 @click.command("baseline", epilog="Example: snapscope baseline snap.pickle -o memory-baseline.json")
@@ -35,5 +36,7 @@ def command(file: str, at: str, device: int | None, capacity: int | None, rules:
     output = make_output(**options)
     from snapscope.analyses.baseline import write_baseline
 
-    taken, _ = open_side(file, at=at, device=device, output=output, rules=rules)
+    taken, history = open_side(file, at=at, device=device, output=output, rules=rules)
+    if history is None:
+        raise UsageError(f"{file} is a baseline already")
     write(output, write_baseline(taken))

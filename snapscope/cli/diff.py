@@ -15,7 +15,7 @@ from snapscope.cli.options import (
     rules_option,
     write,
 )
-from snapscope.cli.sides import open_side
+from snapscope.cli.sides import open_side, split_side
 from snapscope.errors import ExitCode, UsageError
 
 
@@ -58,6 +58,8 @@ def command(
     from snapscope.analyses.gates import failed_limits, parse_limit
     from snapscope.render.diff import diff_csv, diff_json, diff_markdown, diff_text
 
+    if split_side(before)[0] == split_side(after)[0] == "-":
+        raise UsageError("only one of BEFORE and AFTER can be -: stdin holds one snapshot")
     above, below = [parse_limit(text) for text in fail_above], [parse_limit(text) for text in fail_below]
     old, _ = open_side(before, at=at, device=device, output=output, rules=rules)
     new, _ = open_side(after, at=at, device=device, output=output, rules=rules)

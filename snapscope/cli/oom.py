@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
@@ -18,10 +19,12 @@ from snapscope.cli.options import (
     rules_option,
     write,
 )
+from snapscope.errors import UsageError
 
 
 @click.command("oom", epilog="Example: snapscope oom snap.pickle --capacity 80GiB")
 @file_argument
+@click.option("--at", metavar="oom:N", help="Which OOM, counted from 1. [default: the last]")
 @frame_options
 @output_options(csv=False)
 @rules_option
@@ -29,6 +32,7 @@ from snapscope.cli.options import (
 @device_options
 def command(
     file: str,
+    at: str | None,
     focus: str | None,
     ignore: str | None,
     device: int | None,
@@ -42,13 +46,24 @@ def command(
     fitting_hole; none where the history holds no oom event.
     """
     output = make_output(**options)
+    number = None if at is None else _number_of(at)
     from snapscope.analyses.oom import find_oom
     from snapscope.analyses.selection import select
     from snapscope.render.oom import oom_json, oom_text
 
     history = open_history(file, device, output, rules)
-    report = find_oom(history, capacity_bytes=capacity, selection=select(history, focus=focus, ignore=ignore))
+    selection = select(history, focus=focus, ignore=ignore)
+    report = find_oom(history, number=number, capacity_bytes=capacity, selection=selection)
     if output.form == "json":
         write(output, oom_json(history, report))
     else:
         write(output, oom_text(history, report, make_page(output), top=output.top))
+
+
+def _number_of(at: str) -> int | None:
+    if at == "oom":
+        return None
+    match = re.fullmatch(r"oom:([0-9]{1,9})", at)
+    if match is None:
+        raise UsageError(f"--at {at!r} is no OOM: write oom:N, counted from 1")
+    return int(match[1])

@@ -83,7 +83,10 @@ def file_argument(function: _Function) -> _Function:
 def device_options(function: _Function) -> _Function:
     """Add the options that choose a device and say how to read."""
     function = click.option(
-        "--device", type=_Device(), metavar="N", help="Device number, or host. [default: the one with most events]"
+        "--device",
+        type=_Device(),
+        metavar="N",
+        help="Device number, or host. [default: the one out of memory, else with most events]",
     )(function)
     function = click.option("--no-cache", is_flag=True, expose_value=False, help="Don't use cached columns.")(function)
     return click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")(function)
@@ -182,8 +185,19 @@ def open_history(
     return DeviceHistory(read(file, output), device, rules=own)
 
 
-def _is_same_file(file: str, other: str) -> bool:
+def is_same_file(file: str, other: str) -> bool:
+    """Tell whether two names are of one file that is there."""
     return file != "-" and os.path.exists(file) and os.path.exists(other) and os.path.samefile(file, other)
+
+
+def check_not_input(file: str, output: Output | None) -> None:
+    """Refuse to write over a file that is to be read.
+
+    Raises:
+        UsageError: -o names it.
+    """
+    if output is not None and output.path is not None and is_same_file(file, output.path):
+        raise UsageError(f"-o {output.path} is the snapshot itself: it would be lost")
 
 
 def read(file: str, output: Output | None = None) -> Snapshot:
@@ -194,8 +208,7 @@ def read(file: str, output: Output | None = None) -> Snapshot:
     """
     from snapscope.opening import load_snapshot
 
-    if output is not None and output.path is not None and _is_same_file(file, output.path):
-        raise UsageError(f"-o {output.path} is the snapshot itself: it would be lost")
+    check_not_input(file, output)
     if file == "-" and is_terminal(sys.stdin):
         raise UsageError("FILE is - but stdin is a terminal: pipe a snapshot into it")
     with _progress(file) as progress:

@@ -20,9 +20,12 @@ VERBS: Final = {
     "timeline": "Bytes over the events of the history.",
     "lifetimes": "One row per allocation, from birth to death.",
     "steps": "One row per step of the run, and its phases.",
+    "leaks": "Whether live bytes grow with the steps, and whose stay.",
     "explain": "One allocation: its life, its stack, its neighbours.",
     "diff": "Why the peak of one snapshot differs from another's.",
+    "check": "Fail a build where a snapshot passes a limit.",
     "baseline": "A small file to commit, which stands in for a snapshot.",
+    "ranks": "Which rank of a job holds more than the others, and why.",
     "graph": "The graph of what reuses whose memory.",
 }
 

@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Final
 
-from snapscope.cli.options import Output, open_history
+from snapscope.cli.options import Output, is_same_file, open_history
 from snapscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _SUFFIX: Final = re.compile(
     r"@(device:(?:\d{1,6}|host)|step:(?:\d{1,9}|init|rest)|event:-?\d{1,15}|oom(?::\d{1,9})?|start|end|"
+    r"time:[0-9TZ:.+ -]{1,40}|"
     r"peak(?:-allocated|-active|-reserved)?)\Z"
 )
 
@@ -54,7 +55,12 @@ def open_side(
     if document is not None:
         if own_at is not None or own_device is not None:
             raise UsageError(f"{path} is a baseline: it holds one moment of one device")
-        return read_baseline(document, path), None
+        if output is not None and output.path is not None and is_same_file(path, output.path):
+            raise UsageError(f"-o {output.path} is the baseline itself: it would be lost")
+        taken = read_baseline(document, path)
+        if at is not None and at.strip() != taken.label:
+            raise UsageError(f"{path} is a baseline at {taken.label}: it can't be compared at {at}")
+        return taken, None
     from snapscope.analyses.moments import find_moment
     from snapscope.analyses.profile import profile
 

@@ -37,7 +37,17 @@ from snapscope.load.unwrap import Found, RawValue, find_snapshot
 from snapscope.model import Notice, Source
 from snapscope.native import core
 
-__all__ = ["EventColumns", "Input", "Progress", "RawSnapshot", "paused_gc", "read_marked_json", "read_snapshot"]
+__all__ = [
+    "Encoding",
+    "EventColumns",
+    "Input",
+    "Progress",
+    "RawSnapshot",
+    "detect_file",
+    "paused_gc",
+    "read_marked_json",
+    "read_snapshot",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +98,17 @@ def read_snapshot(source: Input, *, progress: Progress | None = None, as_columns
                 return _read(counted, name, read_pickle)
     except InputError as error:
         raise type(error)(f"{quote_text(name, limit=300)}: {error}") from None
+
+
+def detect_file(path: str) -> tuple[Encoding, bool]:
+    """Tell by its first bytes how a file is written, and whether it is compressed.
+
+    Raises:
+        InputError: it can't be read, or is in no way that a snapshot is; the message doesn't name it.
+    """
+    with open_source(path) as counted:
+        stream, containers = unpack(counted)
+        return detect_encoding(stream.peek(HEAD_BYTES)), bool(containers)
 
 
 def read_marked_json(source: Input, mark: str) -> Any:

@@ -85,6 +85,8 @@ def describe_other(value: Any) -> str:
                 "holds the counters of torch.cuda.memory_stats(), not a snapshot: "
                 "dump one with torch.cuda.memory._dump_snapshot"
             )
+        if "snapscope_baseline" in value:
+            return "is a baseline of snapscope, not a snapshot: only diff and check take one, and not from stdin"
         if not value:
             return "no snapshot: found an empty dict"
         shown = [_key_text(key) for key in islice(value, _NUM_SHOWN_KEYS)]

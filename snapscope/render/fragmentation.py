@@ -14,15 +14,17 @@ from snapscope.lifetimes import BEFORE
 from snapscope.model import Int64Column, SizeClass
 from snapscope.render.free_memory import (
     freeing_of,
+    largest_hole_of,
     pending_of,
     pin_of,
     pool_of,
+    write_largest_hole,
     write_pending,
     write_pins,
     write_pools,
 )
 from snapscope.render.jsonable import balance_of, dump, dump_csv, head_of, moment_of, safe_text
-from snapscope.render.ledger import when
+from snapscope.render.ledger import when, write_contradiction
 from snapscope.render.page import Page, cut_rows, device_line
 from snapscope.render.strip import segment_strip
 from snapscope.render.verdict import stream_name
@@ -58,6 +60,7 @@ def fragmentation_json(history: DeviceHistory, result: Fragmentation) -> bytes:
             "pools": [pool_of(history, row) for row in result.pools],
             "segments": list(_segments(history, result, with_blocks=True)),
             "pinned_by": [pin_of(pin) for pin in result.pins],
+            "largest_hole": largest_hole_of(history, result.largest_hole),
             "smallest_set": freeing_of(history, result.cheapest),
             "pending": [pending_of(row) for row in result.pending],
             "history": [_point(point) for point in result.curve],
@@ -176,6 +179,9 @@ def fragmentation_text(
     )
     page.line(_answer(result))
     page.line(device_line(history))
+    write_contradiction(page, state)
+    if len(history.tables.events.oom_events) and result.at.event not in history.tables.events.oom_events:
+        page.line("this history holds an oom event: --at oom shows the free memory then")
     page.title("free memory, by why it isn't used")
     _write_split(page, result, free)
     page.title("pools")
@@ -184,6 +190,7 @@ def fragmentation_text(
     if result.pins:
         write_pins(page, result.pins, top=top)
         page.line("  sites share what several of them hold; alone = no other site has a block there")
+        write_largest_hole(page, history, result.largest_hole)
     else:
         page.line("  nobody: no ordinary segment is partly used")
     _write_cheapest(page, result)
@@ -204,8 +211,10 @@ def _answer(result: Fragmentation) -> str:
     share = format_share(split.holes_bytes, state.reserved_bytes)
     if split.stream is None:
         return "nothing is reserved in ordinary pools"
+    if not split.largest_request_bytes:
+        return f"nothing is cached that stream {stream_name(split.stream)} could use"
     driver = (
-        f", and new memory from the driver {format_bytes(split.largest_request_bytes)}"
+        f", or with new memory from the driver {format_bytes(split.largest_request_bytes)}"
         if split.largest_request_bytes > split.largest_cached_request_bytes
         else ""
     )
@@ -241,7 +250,7 @@ def _write_cheapest(page: Page, result: Fragmentation) -> None:
     found = result.cheapest
     if found is None:
         return
-    segments = count_of(found.num_segments, "segment")
+    segments = count_of(found.num_segments, found.unit)
     page.line(
         f"  smallest set: ending {count_of(len(found.lifetimes), 'block')} of {format_bytes(found.block_bytes)} would "
         f"let {format_bytes(found.freed_bytes)} in {segments} go back to the driver"
@@ -269,7 +278,7 @@ def _write_segments(history: DeviceHistory, result: Fragmentation, page: Page, *
     ]  # fmt: skip
     if rest is not None:
         cells.append(("", "", format_bytes(rest[0]), "", "", f"({rest[1]} more: --top 0)"))
-    page.table(cells, align="lrrrrl", header=("segment", "size", "free", "hole", "blocks", "layout"))
+    page.table(cells, align="lrrrrl", header=("segment", "size", "free", "largest", "blocks", "layout"))
     page.line("  P G O A T categories, · free, = pending, x idle in a private pool")
 
 
@@ -307,7 +316,7 @@ def _write_packing(page: Page, result: Fragmentation) -> None:
         f"needs less than {format_bytes(packing.lower_bound_bytes)})"
     )
     page.line(
-        f"  {format_bytes(packing.avoidable_bytes)} of reserved were avoidable: at most "
+        f"  over the whole history {format_bytes(packing.avoidable_bytes)} of reserved were avoidable: at most "
         f"{format_bytes(packing.peak_reserved_bytes)} were reserved, and {packed}"
     )
     if not result.is_whole:

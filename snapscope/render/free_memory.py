@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from snapscope.analyses.pinning import FreeingSet, PinRow
+from snapscope.analyses.pinning import FreeingSet, LargestHole, PinRow
 from snapscope.analyses.pools import PendingRow, PoolRow
 from snapscope.history import DeviceHistory
 from snapscope.render.jsonable import safe_text
 from snapscope.render.ledger import letter_of, row_label
 from snapscope.render.page import Page, cut_rows
 from snapscope.render.verdict import stream_name
-from snapscope.units import count_of, format_bytes, format_count
+from snapscope.units import count_of, format_address, format_bytes, format_count
+
+_MAX_OWNERS: Final = 3
 
 
 def pin_of(pin: PinRow) -> dict[str, Any]:
@@ -90,6 +92,45 @@ def freeing_of(history: DeviceHistory, found: FreeingSet | None) -> dict[str, An
     }
 
 
+def largest_hole_of(history: DeviceHistory, hole: LargestHole | None) -> dict[str, Any] | None:
+    """Return the largest hole with the blocks around it as an object."""
+    if hole is None:
+        return None
+    addr = history.lifetimes.addr
+    return {
+        "addr": hole.addr,
+        "size_bytes": hole.size_bytes,
+        "segment_addr": hole.segment_addr,
+        "segment_bytes": hole.segment_bytes,
+        "block_below": None if hole.below is None else int(addr[hole.below]),
+        "block_above": None if hole.above is None else int(addr[hole.above]),
+        "pinned_by": [
+            {
+                "site": safe_text(row.key),
+                "category": row.category.label if row.category is not None else None,
+                "blocks": row.num_allocations,
+                "bytes": row.bytes,
+            }
+            for row in hole.rows
+        ],
+    }
+
+
+def write_largest_hole(page: Page, history: DeviceHistory, hole: LargestHole | None) -> None:
+    """Say where the largest hole lies and whose blocks keep its segment."""
+    if hole is None:
+        return
+    page.line(
+        f"  the largest, {format_bytes(hole.size_bytes)} at {format_address(hole.addr)}, lies in a segment of "
+        f"{format_bytes(hole.segment_bytes)} with:"
+    )
+    for row in hole.rows[:_MAX_OWNERS]:
+        at = f", at {format_address(int(history.lifetimes.addr[row.lifetimes[0]]))}" if row.num_allocations == 1 else ""
+        page.line(f"    {format_bytes(row.bytes)} in {count_of(row.num_allocations, 'block')}{at}  {row.key}")
+    if len(hole.rows) > _MAX_OWNERS:
+        page.line(f"    and {count_of(len(hole.rows) - _MAX_OWNERS, 'more site')}")
+
+
 def write_pins(page: Page, pins: Sequence[PinRow], *, top: int) -> None:
     """Write which sites pin free memory; sites share what several of them hold."""
     shown, rest = cut_rows([(pin.block_bytes, pin.row.num_allocations) for pin in pins], top)
@@ -117,7 +158,7 @@ def write_pools(page: Page, pools: Sequence[PoolRow], *, top: int) -> None:
         for row in pools[:shown]
     ]  # fmt: skip
     if rest is not None:
-        more = f"({count_of(len(pools) - shown, 'more')}: --top 0 shows all)"
+        more = f"({format_count(len(pools) - shown)} more: --top 0 shows all)"
         left = pools[shown:]
         cells.append((
             format_bytes(rest[0]), format_bytes(sum(row.allocated_bytes for row in left)),
@@ -127,7 +168,7 @@ def write_pools(page: Page, pools: Sequence[PoolRow], *, top: int) -> None:
     page.table(
         cells,
         align="rrrrrrf",
-        header=("reserved", "allocated", "pending", "free", "holes", "largest", "pool, stream, requests"),
+        header=("reserved", "allocated", "pending", "free", "pieces", "largest", "pool, stream, requests"),
     )
 
 

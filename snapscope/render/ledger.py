@@ -14,6 +14,16 @@ from snapscope.render.jsonable import balance_of, dump, dump_csv, head_of, momen
 from snapscope.render.page import Page, cut_rows, device_line
 from snapscope.units import count_of, format_bytes, format_count, format_share
 
+_MOMENTS: Final = {
+    "peak": "at the peak",
+    "peak-allocated": "at the allocated peak",
+    "peak-active": "at the active peak",
+    "peak-reserved": "at the reserved peak",
+    "start": "before the first event",
+    "end": "at the end",
+    "oom": "at the last OOM",
+}
+
 COLUMNS: Final = ("key", "bytes", "num_allocations", "share", "category", "confidence", "lines")
 
 
@@ -87,8 +97,7 @@ def ledger_text(history: DeviceHistory, result: Ledger, page: Page, *, top: int)
 
 def when(at: Moment) -> str:
     """Return `at the peak (event 41,207, 2026-…)`."""
-    names = {"peak": "at the peak", "start": "before the first event", "end": "at the end", "oom": "at the last OOM"}
-    name = names.get(at.label, f"at {at.label}")
+    name = _MOMENTS.get(at.label, f"at {at.label}")
     detail = [] if at.label.startswith("event:") else [f"event {format_count(at.event)}"]
     if at.event < 0:
         detail = [] if at.label == "start" else ["before the first event"]
@@ -161,6 +170,16 @@ def row_label(row: LedgerRow) -> str:
     return f"{row.key}  (also line {', '.join(others)})" if others else row.key
 
 
+def write_contradiction(page: Page, balance: Balance) -> None:
+    """Say at the head where blocks and segments contradict each other; the notices say how."""
+    if balance.cached_bytes < 0 or balance.cached_holes_bytes < 0:
+        page.line(
+            "the file contradicts itself: its blocks exceed its segments, so figures of free memory mean little "
+            "(see the notices)",
+            style="yellow",
+        )
+
+
 def write_ladder(page: Page, balance: Balance) -> None:
     """Write the rungs from requested to reserved, each with what it means."""
     rungs = [
@@ -189,6 +208,8 @@ def _outside_rung(balance: Balance) -> tuple[str, str, str]:
     name = "+ outside PyTorch"
     if balance.outside_bytes is not None:
         meaning = "CUDA context, NCCL, other processes"
+        if balance.capacity_bytes is not None and balance.outside_bytes * 2 > balance.capacity_bytes:
+            meaning += " (more than half of the card: is --capacity right?)"
         if balance.device_free_bytes is None:
             meaning += f", as at the oom event {format_count(balance.outside_event or 0)}"
         return name, format_bytes(balance.outside_bytes), meaning

@@ -11,18 +11,28 @@ from snapscope.analyses.ledger import Balance
 from snapscope.analyses.oom import Failure, OomReport
 from snapscope.analyses.releases import Release
 from snapscope.analyses.remedies import Remedy
+from snapscope.analyses.verdict import Full
 from snapscope.history import DeviceHistory
 from snapscope.render.free_memory import (
     freeing_of,
+    largest_hole_of,
     pending_of,
     pin_of,
     pool_of,
+    write_largest_hole,
     write_pending,
     write_pins,
     write_pools,
 )
 from snapscope.render.jsonable import balance_of, dump, head_of, moment_of, safe_text
-from snapscope.render.ledger import ledger_document, when, write_categories, write_ladder, write_rows
+from snapscope.render.ledger import (
+    ledger_document,
+    when,
+    write_categories,
+    write_contradiction,
+    write_ladder,
+    write_rows,
+)
 from snapscope.render.page import Page, device_line
 from snapscope.render.verdict import also_line, answer_line, free_text, stream_name, verdict_line
 from snapscope.units import count_of, format_bytes, format_count, format_delta
@@ -33,7 +43,7 @@ _MAX_RETRIES: Final = 5
 
 def oom_json(history: DeviceHistory, report: OomReport) -> bytes:
     """Return the report as one JSON object."""
-    last = report.last
+    last = report.subject
     return dump(
         {
             **head_of(history),
@@ -43,6 +53,7 @@ def oom_json(history: DeviceHistory, report: OomReport) -> bytes:
             "ledger": ledger_document(report.ledger),
             "before_release": _before_release(report),
             "pinned_by": [pin_of(pin) for pin in report.pins],
+            "largest_hole": largest_hole_of(history, report.largest_hole),
             "pools": [pool_of(history, row) for row in report.pools],
             "pending": [pending_of(row) for row in report.pending],
             "growth": _growth(report.growth),
@@ -86,7 +97,8 @@ def failure_of(history: DeviceHistory, failure: Failure) -> dict[str, Any]:
         "request_pool_pending_bytes": request.pending_bytes,
         "other_stream_holes_bytes": request.other_stream_holes_bytes,
         "other_size_class_bytes": request.other_class_bytes,
-        "private_pool_bytes": request.private_pool_bytes,
+        "private_pool_bytes": failure.balance.cached_private_pool_bytes,
+        "other_private_pool_bytes": request.private_pool_bytes,
         "short_by_bytes": verdict.room.short_by_bytes,
         "needed_bytes": None if projection is None else projection.needed_bytes,
         "needed_basis": None if projection is None else projection.basis,
@@ -103,7 +115,8 @@ def _no_failure() -> dict[str, Any]:
         "at", "site", "step", "phase", "requested_bytes", "segment_bytes_asked", "driver_bytes_asked",
         "device_free_bytes", "request_pool", "request_pool_holes_bytes", "request_pool_num_holes",
         "request_pool_largest_hole_bytes", "request_pool_usable_hole_bytes", "request_pool_pending_bytes",
-        "other_stream_holes_bytes", "other_size_class_bytes", "private_pool_bytes", "short_by_bytes", "needed_bytes",
+        "other_stream_holes_bytes", "other_size_class_bytes", "private_pool_bytes", "other_private_pool_bytes",
+        "short_by_bytes", "needed_bytes",
         "needed_basis", "full_because", "room_bytes", "left_bytes", "ladder",
     )  # fmt: skip
     return {"verdict": "none", "also": [], "answer": NO_EVENT, **dict.fromkeys(keys)}
@@ -178,7 +191,7 @@ def message_parts(failure: Failure) -> list[tuple[str, int | None, str]]:
     parts.append((
         "reserved by PyTorch but unallocated", state.reserved_bytes - state.allocated_bytes - private,
         "holes between live blocks" + (" and blocks that wait for a stream" if state.pending_bytes else "")
-        + ": nothing that it could have given back",
+        + ": what it could not give back",
     ))  # fmt: skip
     return parts
 
@@ -188,31 +201,33 @@ NO_EVENT: Final = "no oom event in this history: it can't be told whether and wh
 
 def oom_text(history: DeviceHistory, report: OomReport, page: Page, *, top: int) -> str:
     """Return the report as a page: the verdict first."""
-    last = report.last
-    if last is None:
+    subject = report.subject
+    if subject is None:
         _write_none(history, report, page, top=top)
         return page.text()
-    page.line(verdict_line(last), style="bold")
-    page.line(answer_line(last))
+    page.line(verdict_line(subject), style="bold")
+    page.line(answer_line(subject))
     page.line(device_line(history))
-    if also := also_line(last):
+    if also := also_line(subject):
         page.line(also)
-    if last.request.other_class_bytes:
-        size = "small" if last.request.size_class.name == "LARGE" else "large"
+    if subject.request.other_class_bytes:
+        size = "small" if subject.request.size_class.name == "LARGE" else "large"
         page.line(
-            f"{format_bytes(last.request.other_class_bytes)} more are free in the {size} pool, which no request of "
+            f"{format_bytes(subject.request.other_class_bytes)} more are free in the {size} pool, which no request of "
             f"this size can use"
         )
-    write_failures(page, report.failures, report.num_ooms)
-    page.title(f"by category {when(last.at)}")
+    write_contradiction(page, report.ledger.balance)
+    write_failures(page, report.failures, report.num_ooms, subject)
+    _write_remedies(report, subject, page)
+    page.title(f"by category {when(subject.at)}")
     write_categories(page, report.ledger)
     page.title("who holds it")
     write_rows(page, report.ledger, top=min(top, 10) if top else 0)
     _write_growth(report.growth, page)
     if report.pins:
-        page.title(f"who pins the holes of {last.request.pool_name}, stream {stream_name(last.request.stream)}")
+        page.title(f"who pins the holes of {subject.request.pool_name}, stream {stream_name(subject.request.stream)}")
         write_pins(page, report.pins, top=min(top, 8) if top else 0)
-    _write_remedies(report, page)
+        write_largest_hole(page, history, report.largest_hole)
     page.title("the ladder")
     write_ladder(page, report.ledger.balance)
     _write_before(report, page)
@@ -224,7 +239,7 @@ def oom_text(history: DeviceHistory, report: OomReport, page: Page, *, top: int)
     page.title("what PyTorch's message said")
     page.table(
         [(f"  {text}", "unknown" if size is None else format_bytes(size), meaning)
-         for text, size, meaning in message_parts(last)],
+         for text, size, meaning in message_parts(subject)],
         align="lrf",
     )  # fmt: skip
     _write_retries(report, page)
@@ -274,12 +289,14 @@ def _write_none(history: DeviceHistory, report: OomReport, page: Page, *, top: i
     page.notices(history.notices)
 
 
-def write_failures(page: Page, failures: Sequence[Failure], num_ooms: int) -> None:
-    """Write one row per failure, where there are several; the page is about the last."""
+def write_failures(page: Page, failures: Sequence[Failure], num_ooms: int, subject: Failure | None) -> None:
+    """Write one row per failure, where there are several."""
     if num_ooms < 2:
         return
     shown = f", the last {len(failures)} here" if num_ooms > len(failures) else ""
-    page.title(f"{count_of(num_ooms, 'oom event')}{shown}; this page is about the last")
+    about = f"; this page is about event {format_count(subject.at.event)}" if subject is not None else ""
+    about += ", --at oom:N shows another"
+    page.title(f"{count_of(num_ooms, 'oom event')}{shown}{about}")
     page.table(
         [
             (
@@ -301,7 +318,7 @@ def write_failures(page: Page, failures: Sequence[Failure], num_ooms: int) -> No
 def _write_growth(growth: Growth | None, page: Page) -> None:
     if growth is None:
         return
-    page.title(f"what grew since the same place of {growth.step}: {format_delta(growth.delta_bytes)}")
+    page.title(f"what changed since the same place of {growth.step}: {format_delta(growth.delta_bytes)}")
     if not growth.rows:
         page.line("  nothing: the same sites hold the same bytes")
         return
@@ -318,19 +335,30 @@ def _write_growth(growth: Growth | None, page: Page) -> None:
     page.table(cells, align="rrlf", header=("bytes", "count", "", "site"))
 
 
-def _write_remedies(report: OomReport, page: Page) -> None:
+def _write_remedies(report: OomReport, subject: Failure, page: Page) -> None:
     page.title("what would have helped, in the allocator's terms")
     if not report.remedies:
-        page.line("  no setting of the allocator: less must be live at once")
+        page.line(f"  no setting of the allocator: {_less_live(subject)}")
         return
     for remedy in report.remedies:
-        enough = "" if remedy.is_enough else ", not enough alone"
+        enough = ", enough for this request" if remedy.is_enough else ", not enough alone"
         page.line(f"  {remedy.action}: {format_bytes(remedy.frees_bytes)}{enough}; {remedy.why}")
         if remedy.blocks is not None:
             for row in remedy.blocks.rows[:_MAX_ROWS]:
                 page.line(f"    {format_bytes(row.bytes)} in {count_of(row.num_allocations, 'block')}  {row.key}")
             if len(remedy.blocks.rows) > _MAX_ROWS:
                 page.line(f"    and {count_of(len(remedy.blocks.rows) - _MAX_ROWS, 'more site')}")
+
+
+def _less_live(subject: Failure) -> str:
+    """Say by how much less must be live, as far as that is known."""
+    verdict = subject.verdict
+    short = verdict.room.short_by_bytes
+    if verdict.full is Full.NEED and verdict.projection is not None:
+        short = verdict.projection.needed_bytes - verdict.room.left_bytes
+    if short <= 0:
+        return "less must be live at once"
+    return f"at least {format_bytes(short)} less must be live at once, or the card be larger by that"
 
 
 def _write_before(report: OomReport, page: Page) -> None:

@@ -100,7 +100,8 @@ def summary_text(history: DeviceHistory, result: Summary, page: Page, *, top: in
         page.line(answer_line(result.failures[-1]))
     page.line(device_line(history))
     page.line(coverage_line(result.coverage))
-    write_failures(page, result.failures, len(history.tables.events.oom_events))
+    subject = result.failures[-1] if result.failures else None
+    write_failures(page, result.failures, len(history.tables.events.oom_events), subject)
     # Where the run died of it, the OOM is the moment that matters, and only there the file tells
     # what the driver had free.
     shown = result.oom_ledger or result.ledger

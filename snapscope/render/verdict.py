@@ -12,7 +12,8 @@ from snapscope.units import count_of, format_bytes, format_share
 
 def verdict_line(failure: Failure) -> str:
     """Return `FRAGMENTATION: asked for 158.00 MiB at model.py:40 forward (step 2, forward)`."""
-    place = ", ".join(part for part in (failure.step, failure.phase) if part)
+    step = "after the last step" if failure.step == "rest" else failure.step
+    place = ", ".join(part for part in (step, failure.phase if failure.phase != "between" else None) if part)
     where = f" ({place})" if place else ""
     return f"{failure.verdict.cause.value.upper()}: asked for {asked(failure)} at {failure.site}{where}"
 
@@ -33,7 +34,13 @@ def also_line(failure: Failure) -> str | None:
     also = failure.verdict.also
     if not also:
         return None
-    return f"also: {'; '.join(f'{cause.value} ({_MEANINGS[cause]})' for cause in also)}"
+    return f"also: {'; '.join(f'{cause.value} ({_meaning(failure, cause)})' for cause in also)}"
+
+
+def _meaning(failure: Failure, cause: Cause) -> str:
+    if cause is Cause.CAPACITY and failure.verdict.room.short_by_bytes:
+        return "it could not have fitted even as one piece"
+    return _MEANINGS[cause]
 
 
 def _limit(failure: Failure) -> str:
@@ -66,20 +73,26 @@ def _private_pool(failure: Failure) -> str:
     request = failure.request
     return (
         f"{format_bytes(request.private_pool_bytes)} are idle in private pools, where only their CUDA graph or MemPool "
-        f"may use them; without these it is {format_bytes(failure.verdict.room.short_by_bytes)} short: "
+        f"may use them; without these it is {format_bytes(failure.verdict.room.short_by_bytes)} short, with "
         f"{_best_case(failure)}"
     )
 
 
 def _capacity(failure: Failure) -> str:
     request, room, projection = failure.request, failure.verdict.room, failure.verdict.projection
+    if room.short_by_bytes and request.device_free_bytes is None:
+        return (
+            f"What the driver had free isn't in the file. All that PyTorch had is {_best_case(failure)}: without "
+            f"{format_bytes(room.short_by_bytes)} from the driver it could not fit"
+        )
     if room.short_by_bytes:
         return (
             f"Not fragmentation: even if every unallocated byte were one piece it would be {_best_case(failure)}, "
             f"{format_bytes(room.short_by_bytes)} short of the {format_bytes(request.requested_bytes)} asked for"
         )
     left = (
-        f"{format_share(room.live_bytes, room.room_bytes)} of {format_bytes(room.room_bytes)} were in use, "
+        f"{format_share(room.live_bytes, room.room_bytes)} of the {format_bytes(room.room_bytes)} that PyTorch could "
+        f"have were in use, "
         f"{format_bytes(room.left_bytes)} were left"
     )
     holes = f"this request found {_holes(failure)}"
@@ -97,17 +110,24 @@ def _other_stream(failure: Failure) -> str:
     return (
         f"{format_bytes(request.other_stream_holes_bytes)} are free, but for other streams (the largest piece is "
         f"{format_bytes(request.largest_other_stream_hole_bytes)}); stream {stream_name(request.stream)} found "
-        f"{_holes(failure)}, the driver had {free_text(failure)}"
+        f"{_holes(failure)}"
     )
 
 
 def _fragmentation(failure: Failure) -> str:
-    request = failure.request
+    request, projection = failure.request, failure.verdict.projection
     total = request.holes_bytes + (request.device_free_bytes or 0)
+    fits = ""
+    if projection is not None and not projection.is_lower_bound:
+        fits = (
+            f"; {format_bytes(failure.verdict.room.left_bytes)} were left in all, and the step still needed "
+            f"{format_bytes(projection.needed_bytes)} ({projection.explanation})"
+        )
     return (
         f"{format_bytes(total)} are free in total, the largest hole is {format_bytes(request.largest_hole_bytes)}: "
         f"{format_bytes(request.holes_bytes)} in {count_of(request.num_holes, 'hole')} between live blocks, "
-        f"{free_text(failure)} at the driver, which would have been asked for {format_bytes(request.driver_bytes)}"
+        f"{free_text(failure)} at the driver, which would have been asked for "
+        f"{format_bytes(request.driver_bytes)}{fits}"
     )
 
 
@@ -158,9 +178,9 @@ def stream_name(stream: int) -> str:
 
 _FULL: Final = {
     Full.SHARE: "The card is full",
-    Full.FEW_HOLES: "The card is nearly full, and what is left is not in holes",
+    Full.FEW_HOLES: "The card is nearly full, and has few holes",
     Full.FIRST_STEP: "The card is nearly full in a first step, with gradients or optimizer states still to come",
-    Full.ONLY_GROWN: "The program had only grown so far, and there is no room for more of it",
+    Full.ONLY_GROWN: "The program had only grown so far, and little is left for more of it",
     None: "No hole fits, and the driver has less than a segment",
 }
 
@@ -173,6 +193,7 @@ _ANSWERS: Final[dict[Cause, Callable[[Failure], str]]] = {
     Cause.OTHER_STREAM: _other_stream,
     Cause.FRAGMENTATION: _fragmentation,
     Cause.FITTING_HOLE: _fitting_hole,
+    Cause.NONE: lambda _: "The oom event doesn't tell how much was asked for",
 }
 
 _MEANINGS: Final = {
@@ -180,7 +201,7 @@ _MEANINGS: Final = {
     Cause.PENDING_FREE: "freed memory that waits for another stream would have fitted",
     Cause.CAPTURE: "a capture kept cached segments from going back",
     Cause.PRIVATE_POOL: "idle memory of private pools would have fitted",
-    Cause.CAPACITY: "it could not have fitted even as one piece, or the card was full",
+    Cause.CAPACITY: "the card was full",
     Cause.OTHER_STREAM: "enough is cached for other streams",
     Cause.FRAGMENTATION: "the bytes were there, but in pieces",
     Cause.FITTING_HOLE: "a hole that fits was not used",

@@ -18,8 +18,10 @@ from typing import Final
 import numpy as np
 
 from snapscope.model import (
+    UNKNOWN_POOL,
     Action,
     AddressColumn,
+    AllocatorSettings,
     BoolColumn,
     DeviceTables,
     Int8Column,
@@ -33,6 +35,7 @@ from snapscope.replay.pairing import BEFORE, NEVER
 from snapscope.replay.rounding import SMALL_SEGMENT_BYTES
 
 _MAX_MAP_EVENTS: Final = 500_000
+_NEAR: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +76,15 @@ class RangeTable(Table):
         end = start + size.astype(np.uint64)
         joins = np.zeros(len(rows), bool)
         joins[1:] = (start[1:] == end[:-1]) & expandable[1:] & expandable[:-1]
-        for column in (self.stream, self.pool, self.size_class):
+        for column in (self.stream, self.size_class):
             joins[1:] &= column[rows][1:] == column[rows][:-1]
+        # Of pieces that went back before the end older traces don't tell the pool.
+        pool = self.pool[rows]
+        joins[1:] &= (pool[1:] == pool[:-1]) | (pool[1:] == UNKNOWN_POOL) | (pool[:-1] == UNKNOWN_POOL)
         first = np.flatnonzero(~joins)
-        total = np.add.reduceat(size, first) if len(first) else size
-        return JoinedRanges(row=rows[first], addr=start[first], size_bytes=total)
+        if len(first):
+            size, pool = np.add.reduceat(size, first), np.maximum.reduceat(pool, first)
+        return JoinedRanges(row=rows[first], addr=start[first], size_bytes=size, pool=pool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +94,13 @@ class JoinedRanges(Table):
     Attributes:
         row: row in the range table of the segment's first piece.
         addr, size_bytes: the range.
+        pool: of the pieces that tell it.
     """
 
     row: Int64Column
     addr: AddressColumn
     size_bytes: Int64Column
+    pool: Int32Column
 
     def __len__(self) -> int:
         return len(self.row)
@@ -171,8 +180,13 @@ class _Pieces:
         return removed
 
 
-def trace_ranges(tables: DeviceTables) -> tuple[RangeTable, tuple[Notice, ...]]:
-    """Rebuild the reserved ranges of one device over its whole history."""
+def trace_ranges(tables: DeviceTables, settings: AllocatorSettings) -> tuple[RangeTable, tuple[Notice, ...]]:
+    """Rebuild the reserved ranges of one device over its whole history.
+
+    Args:
+        tables: the device.
+        settings: tell small mapped pieces from large ones by their granule.
+    """
     events, segments = tables.events, tables.segments
     is_segment_event = (events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP)
     index = np.flatnonzero(is_segment_event)
@@ -192,6 +206,7 @@ def trace_ranges(tables: DeviceTables) -> tuple[RangeTable, tuple[Notice, ...]]:
             strict=True,
         )
     )
+    granule = max(settings.large_segment_size_bytes, 1)
     pieces = _Pieces()
     columns = (
         segments.addr, segments.size_bytes, segments.stream, segments.pool, segments.size_class, segments.is_expandable
@@ -203,7 +218,7 @@ def trace_ranges(tables: DeviceTables) -> tuple[RangeTable, tuple[Notice, ...]]:
         if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
             pieces.take(addr, addr + size)
         else:
-            pieces.add(_new_piece(BEFORE, action, addr, size, stream, pool))
+            pieces.add(_new_piece(BEFORE, action, addr, size, stream, pool, granule))
     if pieces.num_conflicts:
         notices.append(Notice(code="segment_conflict", message="segment events that contradict each other or the final "
                               "segments", count=pieces.num_conflicts, bytes=pieces.conflict_bytes))  # fmt: skip
@@ -211,23 +226,29 @@ def trace_ranges(tables: DeviceTables) -> tuple[RangeTable, tuple[Notice, ...]]:
     for event, action, addr, size, stream, pool in script:
         if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
             dead.extend(_ended(pieces.cut(addr, addr + size), event))
-            pieces.add(_new_piece(event, action, addr, size, stream, pool))
+            pieces.add(_new_piece(event, action, addr, size, stream, pool, granule))
         else:
             dead.extend(_ended(pieces.cut(addr, addr + size), event))
-    alive = _with_final_facts(pieces, tables)
-    return _table([*dead, *alive]), tuple(notices)
+    alive = sorted(pieces, key=lambda piece: piece.start)
+    if pieces.num_conflicts:
+        alive, gone = _agree_with_the_end(alive, dead, tables)
+        dead += gone
+    return _table([*dead, *_with_final_facts(alive, tables)]), tuple(notices)
 
 
-def _new_piece(birth: int, action: int, addr: int, size: int, stream: int, pool: int) -> _Piece:
+def _new_piece(birth: int, action: int, addr: int, size: int, stream: int, pool: int, granule: int) -> _Piece:
+    is_expandable = action in (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
+    # get_allocation_size: small requests get 2 MiB, nothing else does (AllocatorConfig.h). Several small
+    # granules can go back at once, large ones are multiples of theirs.
+    is_small = size == SMALL_SEGMENT_BYTES or (is_expandable and size % granule != 0)
     return _Piece(
         start=addr,
         end=addr + size,
         birth=birth,
         stream=stream,
         pool=pool,
-        # get_allocation_size: small requests get 2 MiB, nothing else does (AllocatorConfig.h).
-        size_class=SizeClass.SMALL if size == SMALL_SEGMENT_BYTES else SizeClass.LARGE,
-        is_expandable=action in (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP),
+        size_class=SizeClass.SMALL if is_small else SizeClass.LARGE,
+        is_expandable=is_expandable,
     )
 
 
@@ -235,10 +256,79 @@ def _ended(pieces: list[_Piece], event: int) -> list[_Piece]:
     return [replace(piece, death=event) for piece in pieces]
 
 
-def _with_final_facts(pieces: _Pieces, tables: DeviceTables) -> list[_Piece]:
+def _agree_with_the_end(
+    alive: list[_Piece], dead: list[_Piece], tables: DeviceTables
+) -> tuple[list[_Piece], list[_Piece]]:
+    """Make the end what the final segments say, where segment events are missing (`skip_actions`).
+
+    What should be there but isn't in the picture went back unseen, after the last event of a block
+    in it; what is in the picture unannounced came with the first event of a block in it.
+
+    Returns:
+        What is alive at the end, and what went back unseen.
+    """
+    segments, events = tables.segments, tables.events
+    starts = segments.addr.tolist()
+    final = [(start, start + size) for start, size in zip(starts, segments.size_bytes.tolist(), strict=True)]
+    of_blocks = np.flatnonzero(events.action <= Action.FREE_COMPLETED)
+    of_blocks = of_blocks[np.argsort(events.addr[of_blocks], kind="stable")]
+    addr = events.addr[of_blocks]
+
+    def events_within(start: int, end: int, after: int) -> Int64Column:
+        low, high = np.searchsorted(addr, np.array([start, end], np.uint64)).tolist()
+        found = of_blocks[low:high]
+        return found[found > after]
+
+    kept, gone = [], []
+    for piece in alive:
+        for start, end in _apart(piece.start, piece.end, final, starts):
+            within = events_within(start, end, piece.birth)
+            death = int(within.max()) if len(within) else max(piece.birth, 0)
+            gone.append(replace(piece, start=start, end=end, death=death))
+        kept += [replace(piece, start=start, end=end) for start, end in _common(piece.start, piece.end, final, starts)]
+    held = [(piece.start, piece.end) for piece in sorted(kept, key=lambda piece: piece.start)]
+    held_starts = [start for start, _ in held]
+    deaths = sorted((piece.start, piece.end, piece.death) for piece in dead)
+    death_starts = [start for start, _, _ in deaths]
+    for start, end in final:
+        for low, high in _apart(start, end, held, held_starts):
+            # Pieces that went back before lie in the same place, or reach into it from just below.
+            place = bisect_right(death_starts, low)
+            before = [death for _, top, death in deaths[max(place - _NEAR, 0) : place] if top > low]
+            birth = max(before, default=BEFORE)
+            within = events_within(low, high, birth)
+            if birth != BEFORE and len(within):
+                birth = int(within.min())
+            kept.append(
+                _Piece(
+                    start=low, end=high, birth=birth, stream=0, pool=UNKNOWN_POOL, size_class=SizeClass.LARGE,
+                    is_expandable=False,
+                )
+            )  # fmt: skip
+    return sorted(kept, key=lambda piece: piece.start), gone
+
+
+def _common(start: int, end: int, ranges: list[tuple[int, int]], starts: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of [start, end) that disjoint ranges, by address, cover."""
+    for low, high in ranges[max(bisect_right(starts, start) - 1, 0) : bisect_left(starts, end)]:
+        if low < end and high > start:
+            yield max(low, start), min(high, end)
+
+
+def _apart(start: int, end: int, ranges: list[tuple[int, int]], starts: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of [start, end) that disjoint ranges, by address, don't cover."""
+    cursor = start
+    for low, high in _common(start, end, ranges, starts):
+        if low > cursor:
+            yield cursor, low
+        cursor = high
+    if cursor < end:
+        yield cursor, end
+
+
+def _with_final_facts(alive: list[_Piece], tables: DeviceTables) -> list[_Piece]:
     """Give surviving pieces the pool and size class that the final segments state."""
     segments = tables.segments
-    alive = sorted(pieces, key=lambda piece: piece.start)
     starts = np.array([piece.start for piece in alive], np.uint64)
     rows = np.searchsorted(segments.addr, starts, side="right") - 1
     out = []

@@ -183,8 +183,8 @@ def coverage_phrase(coverage: Coverage) -> Phrase:
 def answer_line(state: ViewState, width: int) -> Content:
     """Return the answer: the failed request where there is one, else the peak."""
     report = state.opened.oom
-    if report is not None and report.last is not None:
-        return _oom_line(report.last, report.num_ooms, width)
+    if report is not None and report.subject is not None:
+        return _oom_line(report.subject, report.num_ooms, width)
     peaks, totals = state.opened.peaks, state.history.totals
     peak = peaks.requested
     if state.opened.coverage.head is Head.NO_HISTORY:

@@ -274,12 +274,15 @@ block became after the peak, or was before the cut, counts although the changed 
 _HELD_OUT: Final = """\
 ## Recordings made after the classifier was written
 
-By other programs than those above: other people's models; update rules written by hand, in closures, as modules or at
-a file's top; EMA copies; names that mislead; histories that begin late; rings that overflowed; failures in a first
-step. They are the harder set.
+By other programs than those above: other people's models, trainers and optimizers; update rules written by hand, in
+closures, as modules or at a file's top; copies of a model, flat buffers, gradients that are added up, caches of keys
+and values; histories that begin late; rings that overflowed; failures in a first step. They are the harder set.
 
-The levels of confidence below are calibrated over this set too, and rules may have been corrected for what it showed.
-So these numbers say how the classifier does on programs that it wasn't written for, but they are kinder than a first
+At first sight of 77 of them the classifier had 92.2 % of the bytes at the peak right where there are stacks (mean;
+median 99.9, least 24.4), 54.8 % where there are none. Then rules were changed for a random half, and the other half
+was scored once: its mean went from 91.2 to 93.7 %, its median from 99.1 to 99.99, its least from 30.0 to 46.5. Since
+then rules were corrected for what that half showed, too, and the levels of confidence below are calibrated over all.
+So the numbers below say how the classifier does on programs that it wasn't written for, but are kinder than a first
 sight.
 """
 
@@ -298,9 +301,10 @@ Some answers are not in a snapshot at all, and no rule can find them:
 
 - **Was a tensor that the user also holds saved by the graph?** Batches, replay buffers, feature banks, lists of
   outputs: if a Python variable keeps the block past the backward, its life is the same either way.
-- **An EMA copy or a momentum?** Both may be made by the same `clone`, in the parameters' sizes, and are written in
-  place ever after. A master copy and a buffer that gradients are added up in look alike too.
-- **Storage swapped under `p.data`**: a new parameter each step looks like a result that the user keeps.
+- **An EMA copy or a momentum?** In the parameters' sizes, written in place ever after. C++ frames tell whether a set
+  was cloned or filled with zeros; without them, and if both were made before the work began, they look alike. So do a
+  master copy and a buffer that gradients are added up in.
+- **What is computed by hand**: a backward or an evolution strategy without autograd is arithmetic like any other.
 - **An interrupted first step**: nothing has been freed yet that would tell a state from a temporary, or a saved tensor
   from one that isn't.
 - **Blocks older than the history**, without frames, when no training step follows: only their sizes are left.

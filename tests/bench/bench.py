@@ -4,8 +4,8 @@
 
 Every measure runs in a process of its own. Seconds are CPU seconds of the work (it is single-threaded, and a
 busy machine then spoils nothing), imports excluded; peak RSS is the
-whole process's. The ratios are to `pickle.load`, garbage collector on, in the same run. This prints; it
-never fails on a number.
+whole process's. The ratios are to `pickle.load`, garbage collector on, in the same run; what compares two files
+is measured beside a load of both. This prints; it never fails on a number.
 """
 
 from __future__ import annotations
@@ -34,13 +34,17 @@ STEPS: Final = (
     "the same, exact blocks",
     "open, lifetimes",
 )
+BASE_OF_TWO: Final = "pickle.load of two"
+STEPS_OF_TWO: Final = (BASE_OF_TWO, "diff of two")
 
 
 def steps() -> dict[str, Step]:
     """Name the steps that are measured; the imports are done before the clock starts."""
     sys.path.insert(0, str(HERE.parents[1]))
+    from snapscope.analyses.diff import compare
     from snapscope.analyses.ledger import By, group_live
     from snapscope.analyses.moments import find_moment
+    from snapscope.analyses.profile import MemoryProfile, profile
     from snapscope.history import DeviceHistory
     from snapscope.opening import load_snapshot
 
@@ -58,7 +62,13 @@ def steps() -> dict[str, Step]:
     def lifetimes(path: Path) -> object:
         return history(path).lifetimes
 
+    def side(path: Path) -> MemoryProfile:
+        # One file is done with before the other is read, as `snapscope diff` does.
+        device = history(path)
+        return profile(device, find_moment(device, "peak"))
+
     return {
+        "diff of two": lambda path: compare(side(path), side(other_of(path))),
         "open": lambda path: load_snapshot(path),
         "open, peak, rows by site": rows_at_peak,
         "the same, exact blocks": block_replay,
@@ -72,9 +82,21 @@ def plain_load(path: Path) -> object:
         return pickle.load(file)
 
 
+def other_of(path: Path) -> Path:
+    """Return the second file of a comparison."""
+    return path.with_name(f"other-{path.name}")
+
+
+def load_two(path: Path) -> None:
+    """Read both files of a comparison, one after the other."""
+    for each in (path, other_of(path)):
+        plain_load(each)
+
+
 def measure(step: str, path: Path) -> dict[str, float]:
     """Run one step once, in this process."""
-    run = plain_load if step == BASE else steps()[step]
+    loads: dict[str, Step] = {BASE: plain_load, BASE_OF_TWO: load_two}
+    run = loads.get(step) or steps()[step]
     start = time.process_time()
     kept = run(path)
     seconds = time.process_time() - start
@@ -97,17 +119,19 @@ def measured(step: str, path: Path, repeat: int) -> tuple[float, float]:
 def bench(events: int, repeat: int, folder: Path) -> None:
     """Measure every step on a generated snapshot of so many events, and print a table."""
     path = folder / f"{events}.pickle"
-    maker = [sys.executable, str(HERE / "make_snapshot.py"), "--events", str(events), "--out", str(path)]
-    subprocess.run(maker, stderr=subprocess.DEVNULL, check=True)
+    for seed, out in enumerate((path, other_of(path))):
+        maker = [sys.executable, str(HERE / "make_snapshot.py"), "--events", str(events), "--out", str(out)]
+        subprocess.run([*maker, "--seed", str(seed)], stderr=subprocess.DEVNULL, check=True)
     print(f"\n{events:,} events, {path.stat().st_size / 2**20:.1f} MiB, median of {repeat}")
     print(f"{'':28}{'seconds':>10}{'× load':>9}{'peak RSS':>13}{'× load':>9}")
-    base: tuple[float, float] | None = None
-    for step in STEPS:
+    base = 0.0, 0.0
+    for step in (*STEPS, *STEPS_OF_TWO):
         seconds, peak = measured(step, path, repeat)
-        base = base or (seconds, peak)
+        base = (seconds, peak) if step in (BASE, BASE_OF_TWO) else base
         ratios = seconds / base[0], peak / base[1]
         print(f"{step:28}{seconds:10.3f}{ratios[0]:9.2f}{peak / 2**20:9.0f} MiB{ratios[1]:9.2f}", flush=True)
     path.unlink()
+    other_of(path).unlink()
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -78,6 +78,25 @@ def zero_grad() -> tuple[Raw, ...]:
     return (at("torch/optim/optimizer.py", "zero_grad"), *MAIN)
 
 
+def _made_by(binding: str, stack: tuple[Raw, ...]) -> tuple[Raw, ...]:
+    return (at("/torch/csrc/autograd/generated/python_torch_functions.cpp", f"torch::autograd::{binding}"), *stack)
+
+
+def filled(stack: tuple[Raw, ...]) -> tuple[Raw, ...]:
+    """Return a stack of an allocation that is filled with zeros."""
+    return _made_by("THPVariable_zeros_like(_object*, _object*, _object*)", stack)
+
+
+def cloned(stack: tuple[Raw, ...]) -> tuple[Raw, ...]:
+    """Return a stack of a clone."""
+    return _made_by("THPVariable_clone(_object*, _object*, _object*)", stack)
+
+
+def drawn(stack: tuple[Raw, ...]) -> tuple[Raw, ...]:
+    """Return a stack of what is drawn at random."""
+    return _made_by("THPVariable_randn(_object*, _object*, _object*)", stack)
+
+
 ENGINE: Final[tuple[Raw, ...]] = ()
 """An autograd thread: C++ only, so an empty list where only Python frames are recorded."""
 

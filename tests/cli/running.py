@@ -16,10 +16,15 @@ from unittest import mock
 from snapscope.cli import run
 from tests.conftest import FIXTURES, ROOT, fixture_path
 
-VERBS = ("open", "summary", "ledger", "oom", "fragmentation", "timeline", "lifetimes", "steps", "explain", "graph")
-TEXT_VERBS = ("summary", "ledger", "oom", "fragmentation", "timeline", "lifetimes", "steps", "explain", "graph")
+VERBS = (
+    "open", "summary", "ledger", "oom", "fragmentation", "timeline", "lifetimes", "steps", "leaks", "explain", "diff",
+    "check", "baseline", "ranks", "graph",
+)  # fmt: skip
+TEXT_VERBS = (
+    "summary", "ledger", "oom", "fragmentation", "timeline", "lifetimes", "steps", "leaks", "explain", "graph",
+)  # fmt: skip
 """Verbs that print a page about a FILE and ask for nothing else."""
-TABLE_VERBS = ("ledger", "fragmentation", "timeline", "lifetimes", "steps")
+TABLE_VERBS = ("ledger", "fragmentation", "timeline", "lifetimes", "steps", "leaks")
 
 
 @dataclass(frozen=True)

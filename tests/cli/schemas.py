@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from tests import builders as b
 from tests.builders import MIB
-from tests.cli.running import fixture, succeed
+from tests.classify.program import Program, user
+from tests.cli.running import fixture, run_cli, succeed
 
 OPAQUE: Final = frozenset(("format.settings",))
 """Objects whose keys are PyTorch's own."""
@@ -26,7 +27,16 @@ SOURCES: Final = (
     ("cases/06_step_peak_reconciles/a.pickle", ""),
 )
 EXTRA: Final = {
+    "leaks": (
+        ("cases/07_leak_per_step/a.pickle", "--capacity 1GiB"),
+        ("runs/leak/cublas_workspaces", ""),
+    ),
     "ledger": ((SOURCES[0][0], "--at oom --capacity 2GiB"),),
+    "oom": (
+        ("runs/oom/frag_dynamic_bank", ""),
+        ("runs/oom/cap_backward", "--at oom:1"),
+        ("runs/oom/cap_first_optimizer_step_except", ""),
+    ),
     "explain": (("torch-2.14/oom_forward", "event:151"), ("torch-2.0/oom_forward", "--at end")),
     "graph": (
         ("torch-2.14/oom_forward", "--around event:151 --hops 2"),
@@ -34,6 +44,24 @@ EXTRA: Final = {
         ("cases/05_history_starts_late/a.pickle", "--level lifetime --at start"),
     ),
 }
+
+
+DIFFS: Final = (
+    ("cases/11_diff_and_gate/a.pickle", "cases/11_diff_and_gate/b.pickle", "--fail-above 5%"),
+    ("torch-2.14/adamw_fp32", "torch-2.14/amp_bf16", ""),
+    ("torch-2.14/adamw_fp32", "torch-2.14/late_start", ""),
+    ("torch-2.0/adamw_fp32", "torch-2.14/adamw_fp32", ""),
+    ("cases/15_odd_files/no_traces.pickle", "torch-2.14/oom_forward", "--fail-above reserved=1GiB"),
+    ("runs/oom/two_ooms", "runs/oom/two_ooms", "--at event:-1"),
+)
+
+
+CHECKS: Final = (
+    ("cases/07_leak_per_step/a.pickle", "--max-peak 1GiB"),
+    ("cases/07_leak_per_step/a.pickle", "--max-growth 1MiB --max activation=1MiB --max-fragmentation 1%"),
+    ("cases/15_odd_files/no_traces.pickle", "--max-reserved 10GiB --no-oom"),
+    ("cases/02_fragmentation_oom/a.pickle", "--no-oom --max-growth 0"),
+)
 
 
 def rarities() -> bytes:
@@ -60,6 +88,20 @@ def rarities() -> bytes:
             unknown=1,
         )
     )
+
+
+def cleared_list() -> bytes:
+    """Make a snapshot of a list that fills for three steps and is cleared, twice."""
+    run = Program()
+    for number in range(7):
+        run.begin(f"step {number}")
+        run.alloc(f"x{number}", MIB, user("log"))
+        if number in (2, 5):
+            for older in range(number - 2, number + 1):
+                run.free(f"x{older}")
+        run.end(f"step {number}")
+        run.brief(f"between{number}", MIB, user("other"))
+    return pickle.dumps(run.snapshot())
 
 
 def type_of(value: Any) -> str:
@@ -89,11 +131,55 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def documents(verb: str) -> Iterator[tuple[str, Any]]:
     """Yield what a verb says about every source, with the command that said it."""
+    if verb in ("diff", "check"):
+        yield from diffs() if verb == "diff" else checks()
+        return
+    if verb == "ranks":
+        yield from _rank_documents()
+        return
     for name, wanted in (*SOURCES, *EXTRA.get(verb, ())):
         options = "" if verb == "steps" and "--focus" in wanted else wanted
         yield f"{verb} {fixture(name)}", succeed(verb, fixture(name), *options.split(), "--json").document()
     for options in ("", "--device host"):
         yield f"{verb} stdin", succeed(verb, "-", *options.split(), "--json", stdin=rarities()).document()
+    if verb == "leaks":
+        yield f"{verb} stdin", succeed(verb, "-", "--json", stdin=cleared_list()).document()
+
+
+def checks() -> Iterator[tuple[str, Any]]:
+    for name, options in CHECKS:
+        ran = run_cli("check", fixture(name), *options.split(), "--json")
+        assert (ran.code in (0, 1), ran.stderr) == (True, ""), name
+        yield f"check {fixture(name)}", ran.document()
+    yield "check stdin", run_cli("check", "-", "--no-oom", "--device", "host", "--json", stdin=rarities()).document()
+
+
+def diffs() -> Iterator[tuple[str, Any]]:
+    for before, after, options in DIFFS:
+        ran = run_cli("diff", fixture(before), fixture(after), *options.split(), "--json")
+        assert (ran.code, ran.stderr) == (1 if "--fail" in options else 0, ""), before
+        yield f"diff {fixture(after)}", ran.document()
+    for device in ("", "@device:host"):
+        ran = run_cli("diff", "--json", "--", fixture(SOURCES[0][0]), f"-{device}", stdin=rarities())
+        yield "diff stdin", ran.document()
+
+
+RANKS: Final = "fixtures/cases/12_rank_imbalance"
+RANK_SETS: Final = (
+    (RANKS,),
+    (fixture("torch-2.14/fsdp_rank0"), fixture("torch-2.14/fsdp_rank2")),
+    # Unlike settings, an oom event on a card with less room, names that hold no rank.
+    (fixture("torch-2.14/adamw_fp32"), fixture("torch-2.14/oom_forward"), fixture("torch-2.0/oom_forward")),
+    (fixture("cases/15_odd_files/no_traces.pickle"),),
+    (fixture("runs/oom/exp_checkerboard"), fixture("torch-2.14/fsdp_rank0"), "--capacity", "4GiB"),
+)
+
+
+def _rank_documents() -> Iterator[tuple[str, Any]]:
+    for arguments in RANK_SETS:
+        yield f"ranks {' '.join(arguments)}", succeed("ranks", *arguments, "--json").document()
+    yield "ranks stdin", succeed("ranks", "-", "--device", "host", "--json", stdin=rarities()).document()
+    yield "ranks stdin", succeed("ranks", "-", "--json", stdin=rarities()).document()
 
 
 def schema_of(verb: str) -> dict[str, str]:

@@ -42,6 +42,48 @@ def test_case_02_state_at_the_oom() -> None:
     ]
 
 
+def test_case_01_is_no_fragmentation() -> None:
+    """10 GB are reserved and unallocated, which PyTorch's message takes for fragmentation."""
+    expected = EXPECTED["01_capacity_oom"]["expected"]
+    found = document("oom", case("01_capacity_oom/a.pickle"))
+    assert (found["verdict"], found["also"]) == (expected["verdict"], [])
+    numbers = expected["oom"]
+    assert found["requested_bytes"] == numbers["requested"]
+    assert found["device_free_bytes"] == numbers["device_free"]
+    assert found["device_free_bytes"] + found["request_pool_holes_bytes"] == numbers["best_case_free"]
+    assert found["short_by_bytes"] == numbers["short_by"]
+    ladder = found["ladder"]
+    assert (ladder["reserved_bytes"], ladder["allocated_bytes"]) == (numbers["reserved"], numbers["allocated"])
+    text = succeed("oom", case("01_capacity_oom/a.pickle")).text
+    assert text.startswith("CAPACITY")
+    assert expected["text"].partition(",")[0] in text
+    assert "expandable_segments" not in text
+    assert "fragmentation" not in text.replace("Not fragmentation", "")
+
+
+def test_case_02_is_fragmentation_by_the_evaluation() -> None:
+    expected = EXPECTED["02_fragmentation_oom"]["expected"]
+    found = document("oom", case("02_fragmentation_oom/a.pickle"))
+    assert (found["verdict"], found["also"], found["short_by_bytes"]) == (expected["verdict"], [], 0)
+    assert found["request_pool_num_holes"] == expected["holes"]
+    assert found["request_pool_largest_hole_bytes"] == expected["largest_hole"]
+    assert found["request_pool_holes_bytes"] == expected["inactive"]
+    assert found["request_pool_holes_bytes"] + found["device_free_bytes"] == expected["free_in_total"]
+    (pin,) = found["pinned_by"]
+    (wanted,) = expected["pinned_by"]
+    assert pin["site"].replace(" ", ":") == wanted["stack_top"]
+    assert (pin["blocks"], pin["bytes"], pin["holes_held_alone_bytes"]) == (
+        wanted["blocks"], wanted["bytes"], wanted["holes_held"],
+    )  # fmt: skip
+    setting = next(each for each in found["remedies"] if "expandable_segments" in each["action"])
+    assert setting["is_enough"]
+    assert expected["expandable_segments"] == "off; likely to help"
+    assert "off here" in setting["why"]
+    state = document("fragmentation", case("02_fragmentation_oom/a.pickle"), "--at", "oom")
+    assert (state["num_holes"], state["largest_hole_bytes"]) == (expected["holes"], expected["largest_hole"])
+    assert (state["free_segments_bytes"], state["holes_bytes"]) == (expected["releasable"], expected["inactive"])
+
+
 def test_case_01_and_12_state_at_the_oom() -> None:
     expected = EXPECTED["01_capacity_oom"]["expected"]["oom"]
     at_oom = document("ledger", case("01_capacity_oom/a.pickle"), "--at", "oom")
@@ -53,6 +95,8 @@ def test_case_01_and_12_state_at_the_oom() -> None:
         assert found["device"] == expected["device_of_rank"][rank]
         assert found["peaks"]["requested"]["bytes"] == peak
         assert bool(found["ooms"]) == (f"rank {rank}" in expected["oom"])
+        verdict = document("oom", case(f"12_rank_imbalance/rank{rank}_memory_snapshot.pickle"))["verdict"]
+        assert (verdict != "none") == (f"rank {rank}" in expected["oom"])
 
 
 def test_case_06_rows_add_up_to_the_peak_and_not_to_the_step() -> None:
@@ -62,6 +106,31 @@ def test_case_06_rows_add_up_to_the_peak_and_not_to_the_step() -> None:
     assert [(row["key"].replace(" ", ":"), row["bytes"]) for row in at_peak["rows"]] == [
         (site, num_bytes) for site, num_bytes, _ in expected["rows"]
     ]
+
+
+# -------------------------------------------------------------------------------------- 07
+
+
+def test_case_07_leak_per_step() -> None:
+    expected = EXPECTED["07_leak_per_step"]["expected"]
+    found = document("leaks", case("07_leak_per_step/a.pickle"))
+    assert found["verdict"] == expected["verdict"]
+    assert found["after_each_step"] == expected["after_each_step"]
+    assert found["growth_per_step_bytes"] == expected["growth_per_step"]
+    assert [
+        {
+            "stack_top": row["site"].replace(" ", ":"),
+            "count": row["count"],
+            "bytes": row["bytes"],
+            "one_per_step": row["one_per_step"],
+        }
+        for row in found["survivors"]
+    ] == expected["survivors"]
+    shown = succeed("leaks", case("07_leak_per_step/a.pickle")).text
+    assert shown.startswith("GROWS 8.00 MiB per step (5 of 5 steps)\n")
+    for innocent in ("model.py:9", "init.py:5"):
+        assert innocent in EXPECTED["07_leak_per_step"]["must_not"]
+        assert innocent not in shown
 
 
 # -------------------------------------------------------------------------------------- 05

@@ -21,6 +21,7 @@ from tests.cli.running import TABLE_VERBS, TEXT_VERBS, VERBS, fail, fixture, run
 
 SMALL: Final = fixture("cases/06_step_peak_reconciles/a.pickle")
 OOM: Final = fixture("cases/02_fragmentation_oom/a.pickle")
+LEAK: Final = fixture("cases/07_leak_per_step/a.pickle")
 NO_STEPS: Final = fixture("cases/15_odd_files/no_traces.pickle")
 
 
@@ -165,6 +166,16 @@ WRONG_USE: Final = {
     "view": (["open", SMALL, "--view", "pie"], "'pie' is not "),
     "open without terminal": (["open", SMALL], f"`snapscope summary {SMALL}`"),
     "open of nothing": (["open"], "give a FILE, or --demo"),
+    "diff of one": (["diff", SMALL], "Missing argument 'AFTER'"),
+    "diff of stdin twice": (["diff", "--", "-", "-@step:1"], "only one of BEFORE and AFTER can be -"),
+    "diff with a limit of nothing": (
+        ["diff", SMALL, OOM, "--fail-above", "weights=1MiB"],
+        "'weights=1MiB' is no limit",
+    ),
+    "diff with a limit that is none": (["diff", SMALL, OOM, "--fail-below", "much"], "'much' is no size"),
+    "diff as two forms": (["diff", SMALL, OOM, "--markdown", "--json"], "--markdown and --json exclude each other"),
+    "diff at a moment that isn't": (["diff", SMALL, f"{OOM}@step:99"], "no step:99"),
+    "diff of a device that isn't": (["diff", SMALL, f"{OOM}@device:7"], "no device 7 in this snapshot"),
     "open of both": (["open", SMALL, "--demo"], "give a FILE, or --demo"),
 }
 
@@ -285,7 +296,7 @@ def test_debug_and_no_cache_change_nothing_where_all_is_well(verb: str) -> None:
 
 def test_csv_columns_are_the_keys_of_the_json_rows() -> None:
     for verb in TABLE_VERBS:
-        path = SMALL if verb == "steps" else OOM
+        path = {"steps": SMALL, "leaks": LEAK}.get(verb, OOM)
         header = succeed(verb, path, "--csv").lines[0].split(",")
         document = succeed(verb, path, "--json").document()
         if verb == "timeline":  # columns in JSON, rows in CSV
@@ -298,7 +309,7 @@ def test_csv_columns_are_the_keys_of_the_json_rows() -> None:
         elif verb == "fragmentation":  # blocks are in JSON only
             assert header == [key for key in document["segments"][0] if key != "blocks"]
         else:
-            assert header == list(document["rows"][0])
+            assert header == list(document["survivors" if verb == "leaks" else "rows"][0])
 
 
 def test_the_frozen_files_have_one_key_a_line() -> None:

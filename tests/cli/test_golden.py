@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.goldens import GOLDEN, check_golden
 from tests.cli.running import VERBS, fixture, load_json, succeed
+from tests.cli.test_ranks import GOLDENS as RANK_GOLDENS
 
 FRAGMENTATION: Final = "cases/02_fragmentation_oom/a.pickle"
 STARTS_LATE: Final = "cases/05_history_starts_late/a.pickle"
@@ -30,10 +31,21 @@ FITTING_HOLE: Final = "runs/oom/hole_max_split_expandable"
 EXPANDABLE: Final = "runs/oom/exp_checkerboard"
 AMP: Final = "torch-2.14/amp_bf16"
 ACCUMULATION: Final = "torch-2.14/grad_accum"
+LEAK: Final = "cases/07_leak_per_step/a.pickle"
+LOSSES: Final = "runs/leak/losses_with_graph"
+DYNAMIC_RESERVED: Final = "runs/leak/dynamic_reserved_grows"
+WORKSPACES: Final = "runs/leak/cublas_workspaces"
+KV_CACHE: Final = "torch-2.14/kv_cache"
 NO_CONTEXT: Final = "torch-2.14/no_context"
 RING: Final = "torch-2.14/ring_overflow"
 
-# Name, fixture, options, and which forms are kept.
+MOVED_LINE: Final = "cases/11_diff_and_gate/a.pickle cases/11_diff_and_gate/b.pickle"
+TO_BF16: Final = "torch-2.14/adamw_fp32 torch-2.14/amp_bf16"
+TO_LATE: Final = "torch-2.14/adamw_fp32 torch-2.14/late_start"
+TO_SGD: Final = "torch-2.14/adamw_fp32 torch-2.14/sgd_momentum"
+NO_CHANGE: Final = "torch-2.14/adamw_fp32 torch-2.14/adamw_fp32_pystacks"
+
+# Name, fixture (two for `diff`), options, and which forms are kept.
 CASES: Final = (
     ("summary_02", FRAGMENTATION, "", "txt json"),
     ("summary_02_capacity", FRAGMENTATION, "--capacity 2GiB", "txt"),
@@ -103,6 +115,15 @@ CASES: Final = (
     ("steps_no_context_top_2", NO_CONTEXT, "--top 2", "txt"),
     ("steps_no_traces", NO_TRACES, "", "txt json csv"),
     ("steps_two_gpu_device_0", TWO_GPU, "--device 0", "txt"),
+    ("leaks_07", LEAK, "--capacity 1GiB", "txt json csv"),
+    ("leaks_losses_top_4", LOSSES, "--top 4", "txt csv"),
+    ("leaks_losses_focus", LOSSES, "--focus nets.py:90", "txt"),
+    ("leaks_dynamic_reserved", DYNAMIC_RESERVED, "", "txt json"),
+    ("leaks_workspaces", WORKSPACES, "", "txt"),
+    ("leaks_kv_cache_top_6", KV_CACHE, "--top 6", "txt csv"),
+    ("leaks_amp", AMP, "", "txt"),
+    ("leaks_no_context", NO_CONTEXT, "", "txt"),
+    ("leaks_no_traces", NO_TRACES, "", "txt json csv"),
     ("explain_05", STARTS_LATE, "", "txt"),
     ("explain_05_address_start", STARTS_LATE, "0x7f00c0000000 --at start", "txt json"),
     ("explain_oom_forward_event_151", OOM_FORWARD, "event:151", "txt json"),
@@ -116,8 +137,15 @@ CASES: Final = (
     ("graph_cuda_graph_focus_top_5", CUDA_GRAPH, "--focus gpt --top 5", "txt"),
     ("graph_two_gpu_device_0_lifetime_top_3", TWO_GPU, "--device 0 --level lifetime --top 3", "txt"),
     ("graph_no_traces", NO_TRACES, "", "txt"),
+    ("diff_11", MOVED_LINE, "", "txt json csv md"),
+    ("diff_amp_top_4", TO_BF16, "--top 4", "txt md"),
+    ("diff_sgd", TO_SGD, "", "txt"),
+    ("diff_late", TO_LATE, "", "txt"),
+    ("diff_nothing", NO_CHANGE, "", "txt json csv md"),
+    ("baseline_11", "cases/11_diff_and_gate/a.pickle", "", "json"),
+    ("baseline_adamw_end", "torch-2.14/adamw_fp32", "--at end", "json"),
 )
-FORM_OPTIONS: Final = {"txt": (), "json": ("--json",), "csv": ("--csv",)}
+FORM_OPTIONS: Final = {"txt": (), "json": ("--json",), "csv": ("--csv",), "md": ("--markdown",)}
 PARAMETERS: Final = [
     pytest.param(name, path, options, form, id=f"{name}.{form}")
     for name, path, options, forms in CASES
@@ -128,14 +156,15 @@ PARAMETERS: Final = [
 @pytest.mark.parametrize(("name", "path", "options", "form"), PARAMETERS)
 def test_output_is_golden(name: str, path: str, options: str, form: str) -> None:
     verb = name.partition("_")[0]
-    ran = succeed(verb, fixture(path), *options.split(), *FORM_OPTIONS[form])
+    ran = succeed(verb, *map(fixture, path.split()), *options.split(), *FORM_OPTIONS[form])
     if form == "json":
         load_json(ran.stdout)
     check_golden(f"cli_{name}.{form}", ran.stdout)
 
 
 def test_no_golden_file_is_left_over() -> None:
-    used = {f"cli_{name}.{form}" for name, _, _, forms in CASES for form in forms.split()}
+    kept = [(name, forms) for name, _, _, forms in CASES] + [(name, forms) for name, _, forms in RANK_GOLDENS]
+    used = {f"cli_{name}.{form}" for name, forms in kept for form in forms.split()}
     stored = {path.name for verb in VERBS for path in GOLDEN.glob(f"cli_{verb}_*")}
     assert stored == used
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.goldens import check_frozen
 from tests.cli.running import TEXT_VERBS, load_json, run_cli, succeed
-from tests.cli.schemas import documents, rarities, schema_of, walk
+from tests.cli.schemas import diffs, documents, rarities, schema_of, walk
 from tests.conftest import ROOT, recordings
 
 EVERY_FILE = sorted(
@@ -17,11 +17,14 @@ EVERY_FILE = sorted(
 )
 
 
+JSON_VERBS = (*TEXT_VERBS, "diff", "check")
+
+
 def test_keys_and_types_are_frozen() -> None:
-    check_frozen("cli_schema.json", {verb: schema_of(verb) for verb in TEXT_VERBS})
+    check_frozen("cli_schema.json", {verb: schema_of(verb) for verb in (*JSON_VERBS, "ranks")})
 
 
-@pytest.mark.parametrize("verb", TEXT_VERBS)
+@pytest.mark.parametrize("verb", JSON_VERBS)
 def test_every_document_begins_with_the_same_keys(verb: str) -> None:
     for command, document in documents(verb):
         assert list(document)[:4] == ["schema", "file", "device", "notices"], command
@@ -50,6 +53,11 @@ def test_bytes_are_integers_in_every_fixture(verb: str) -> None:
             continue
         assert (ran.code, ran.stderr) == (0, ""), name
         check_numbers(load_json(ran.stdout), f"{verb} {name}")
+
+
+def test_bytes_are_integers_in_differences() -> None:
+    for command, document in diffs():
+        check_numbers(document, command)
 
 
 @pytest.mark.parametrize("verb", TEXT_VERBS)

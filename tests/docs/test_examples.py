@@ -129,7 +129,8 @@ def test_every_command_that_is_written_anywhere_is_right_use(place: str, typed: 
         return
     with click.Context(root, help_option_names=["-h", "--help"]) as parent:
         context = command.make_context(verb, arguments, parent=parent)
-    assert context.params["file"] or context.params["demo"], (place, typed)
+    named = [context.params.get(name) for name in ("file", "files", "demo", "after")]
+    assert any(named), (place, typed)
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "python"], ids=lambda block: block.name)
@@ -141,7 +142,7 @@ def test_every_fence_says_its_language() -> None:
     for page in PAGES:
         for number, line in enumerate(page.read_text(encoding="utf-8").split("\n")):
             if line.startswith("```") and line != "```":
-                assert line[3:] in ("console", "sh", "python", "toml"), (page, number + 1)
+                assert line[3:] in ("console", "sh", "python", "toml", "yaml"), (page, number + 1)
 
 
 def test_the_package_can_be_used_from_python() -> None:

@@ -22,6 +22,8 @@ from snapscope.history import DeviceHistory
 from snapscope.opening import load_snapshot
 from snapscope.steps import _CODE_NAMES, _STEP_NAME
 from tests.cli.goldens import IS_UPDATE
+from tests.cli.running import run_cli
+from tests.cli.schemas import type_of, walk
 from tests.conftest import ROOT, fixture_path
 from tests.docs.pages import PAGES, rows_of, sections_of
 
@@ -98,15 +100,18 @@ def documented_keys(section: str, prefix: str = "") -> dict[str, set[str]]:
         is_bytes = "bytes" in re.split(r"[._\[\]`]+", key)[-2:] or key.strip("`").endswith("_bytes_asked")
         is_bytes = is_bytes and types != "array"
         assert is_bytes == (unit == "B"), (section, key)
-        spliced = re.fullmatch(r"\(\[(\w+)\]\(#\w+\)\)", key)
+        spliced = re.fullmatch(r"\(\[(\w+)\]\(#\w+\)( or null)?\)", key)
         if spliced:
-            keys |= documented_keys(spliced[1], prefix)
+            own = documented_keys(spliced[1], prefix)
+            if spliced[2]:
+                own = {path: {*own[path], "null"} if "." not in path else own[path] for path in own}
+            keys |= own
             continue
         path = prefix + quoted(key)[0]
-        shared = re.fullmatch(r"\[(\w+)\]\(#(\w+)\)", types)
+        shared = re.fullmatch(r"\[(\w+)\]\(#(\w+)\)( or null)?", types)
         if shared:
             assert shared[1] == shared[2]
-            keys[path] = {"object"}
+            keys[path] = {"object", "null"} if shared[3] else {"object"}
             keys |= documented_keys(shared[1], f"{path}.")
         else:
             keys[path] = set(types.split(" or "))
@@ -117,10 +122,48 @@ def documented_keys(section: str, prefix: str = "") -> dict[str, set[str]]:
 def test_documented_keys_are_the_keys(verb: str) -> None:
     documented = documented_keys("Common") | documented_keys(verb)
     frozen = {path: set(types.split(" or ")) for path, types in FROZEN[verb].items()}
-    assert sorted(documented) == sorted(frozen)
+    # What the frozen interface has never seen filled may have its contents documented all the same.
+    empty = [
+        path for path, types in frozen.items()
+        if types == {"null"} or (types == {"array"} and f"{path}[]" not in frozen)
+    ]  # fmt: skip
+    unseen = {path for path in documented for above in empty if path.startswith((f"{above}.", f"{above}[]"))}
+    assert sorted(documented) == sorted({*frozen, *unseen})
     for path, types in frozen.items():
         # No recording of ours shows every type that may stand there.
         assert types <= documented[path], path
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "fixtures/runs/oom").glob("*.pickle.gz")), ids=lambda path: path.name)
+@pytest.mark.parametrize("verb", ["oom", "fragmentation"])
+def test_keys_of_recordings_are_documented(verb: str, path: Path) -> None:
+    documented = documented_keys("Common") | documented_keys(verb)
+    for key, value in walk(json.loads(run_cli(verb, str(path), "--capacity", "80GiB", "--json").stdout)):
+        assert type_of(value) in documented[key], key
+
+
+ANSWERS: Final = {
+    "verdict": "verdict",
+    "requested_bytes": "requested_bytes",
+    "segment_bytes_asked": "segment_bytes_asked",
+    "device_free_bytes": "device_free_bytes",
+    "request_pool_holes_bytes": "holes_bytes",
+    "request_pool_num_holes": "num_holes",
+    "request_pool_largest_hole_bytes": "largest_hole_bytes",
+    "other_size_class_bytes": "other_size_class_free_bytes",
+    "private_pool_bytes": "private_pool_free_bytes",
+}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "fixtures/runs/oom").glob("*.answer.json")), ids=lambda path: path.name)
+def test_verdicts_are_those_of_the_recordings(path: Path) -> None:
+    """The promise of `docs/explanation/oom.md`."""
+    answer = json.loads(path.read_bytes())
+    report = json.loads(run_cli("oom", str(path).replace(".answer.json", ".pickle.gz"), "--json").stdout)
+    wanted = {key: answer[name] for key, name in ANSWERS.items() if name in answer}
+    assert {key: report[key] for key in wanted} == wanted
+    ledger = {key: size for key, size in answer.get("ledger", {}).items() if report["ledger"].get(key) is not None}
+    assert {key: report["ledger"][key] for key in ledger} == ledger
 
 
 # -------------------------------------------------------------------------------------- categories
