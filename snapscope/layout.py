@@ -234,11 +234,11 @@ def _free_around(offset: Int64Column, block: Int64Column, total: int, granule: i
     """Return, per block, the free bytes of the granules that it touches; blocks are by address."""
     low = offset // granule * granule
     high = np.minimum((offset + np.maximum(block, 1) - 1) // granule * granule + granule, total)
-    free = high - low - (_used_below(high, offset, block) - _used_below(low, offset, block))
+    free = high - low - (used_below(high, offset, block) - used_below(low, offset, block))
     return np.maximum(free, 0)
 
 
-def _used_below(places: Int64Column, offset: Int64Column, block: Int64Column) -> Int64Column:
+def used_below(places: Int64Column, offset: Int64Column, block: Int64Column) -> Int64Column:
     """Return how many bytes below each place are in a block."""
     sums = np.concatenate(([0], np.cumsum(block)))
     before = np.searchsorted(offset, places, side="left")

@@ -229,7 +229,7 @@ def _group_rows(history: DeviceHistory, rows: Int64Column, by: By) -> tuple[Ledg
         return _group_by_step(history, rows)
     if by is By.STREAM:
         streams = history.lifetimes.stream[rows]
-        return _group(history, rows, streams, lambda stream: f"stream {_stream_name(stream)}")
+        return _group(history, rows, streams, lambda stream: f"stream {stream_name(stream)}")
     if by is By.POOL:
         return _group(history, rows, history.lifetimes.pool[rows].astype(np.int64), lambda p: pool_name(history, p))
     return _group_by_site(history, rows, by)
@@ -353,7 +353,8 @@ def pool_name(history: DeviceHistory, pool: int) -> str:
     return "default pool" if pool == 0 else f"private pool ({first}, {second})"
 
 
-def _stream_name(stream: int) -> str:
+def stream_name(stream: int) -> str:
+    """Name a raw stream handle: small ones as numbers, pointers in hexadecimal."""
     return f"{stream:#x}" if stream > 9 else str(stream)
 
 

@@ -16,7 +16,7 @@ from snapscope.analyses.projection import project
 from snapscope.analyses.releases import Release, Unwinding, find_retries, find_unwinding, release_before
 from snapscope.analyses.remedies import Remedy, find_remedies
 from snapscope.analyses.request import Request, read_request
-from snapscope.analyses.step_match import match_earlier_step, whole_steps_before
+from snapscope.analyses.step_match import StepMatch, match_earlier_step, whole_steps_before
 from snapscope.analyses.verdict import Verdict, judge
 from snapscope.history import DeviceHistory
 from snapscope.model import BoolColumn
@@ -38,6 +38,7 @@ class Failure:
         site: whose request it was (untrusted text).
         stack: its stack, `NO_STACK` if unknown.
         step, phase: where the run was; None unknown.
+        match: the place of an earlier step that corresponds; None if there is none.
         balance: reserved memory then.
     """
 
@@ -49,6 +50,7 @@ class Failure:
     stack: int
     step: str | None
     phase: str | None
+    match: StepMatch | None
     balance: Balance
 
 
@@ -156,7 +158,7 @@ def find_oom(
     before = _before_release(history, event, capacity_bytes)
     layout = history.layout_at(event)
     cells = find_cells(layout)
-    match = match_earlier_step(history, event)
+    match = subject.match
     return OomReport(
         subject=subject,
         failures=failures,
@@ -200,6 +202,7 @@ def judge_failure(history: DeviceHistory, number: int, *, capacity_bytes: int | 
         stack=stack,
         step=step,
         phase=phase,
+        match=match,
         balance=state,
     )
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from snapscope.analyses.fragmentation import CurvePoint, Fragmentation
+from snapscope.analyses.ledger import stream_name
 from snapscope.classify.material import CATEGORY_LABELS
 from snapscope.history import DeviceHistory
 from snapscope.lifetimes import BEFORE
@@ -27,7 +28,6 @@ from snapscope.render.jsonable import balance_of, dump, dump_csv, head_of, momen
 from snapscope.render.ledger import when, write_contradiction
 from snapscope.render.page import Page, cut_rows, device_line
 from snapscope.render.strip import segment_strip
-from snapscope.render.verdict import stream_name
 from snapscope.units import count_of, format_address, format_bytes, format_count, format_share
 
 COLUMNS: Final = (

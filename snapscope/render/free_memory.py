@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from snapscope.analyses.ledger import stream_name
 from snapscope.analyses.pinning import FreeingSet, LargestHole, PinRow
 from snapscope.analyses.pools import PendingRow, PoolRow
 from snapscope.history import DeviceHistory
 from snapscope.render.jsonable import safe_text
 from snapscope.render.ledger import letter_of, row_label
 from snapscope.render.page import Page, cut_rows
-from snapscope.render.verdict import stream_name
 from snapscope.units import count_of, format_address, format_bytes, format_count
 
 _MAX_OWNERS: Final = 3

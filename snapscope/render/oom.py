@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from snapscope.analyses.growth import Growth
-from snapscope.analyses.ledger import Balance
+from snapscope.analyses.ledger import Balance, stream_name
 from snapscope.analyses.oom import Failure, OomReport
 from snapscope.analyses.releases import Release
 from snapscope.analyses.remedies import Remedy
@@ -34,7 +34,7 @@ from snapscope.render.ledger import (
     write_rows,
 )
 from snapscope.render.page import Page, device_line
-from snapscope.render.verdict import also_line, answer_line, free_text, stream_name, verdict_line
+from snapscope.render.verdict import also_line, answer_line, free_text, verdict_line
 from snapscope.units import count_of, format_bytes, format_count, format_delta
 
 _MAX_ROWS: Final = 5

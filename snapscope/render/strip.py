@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from snapscope.classify.material import CATEGORY_LABELS
-from snapscope.layout import Layout
-from snapscope.model import Int8Column, Int64Column
+from snapscope.layout import Layout, used_below
+from snapscope.model import Int8Column
 
 FREE: Final = "·"
 """Drawn where most bytes of a cell are free."""
@@ -44,16 +44,7 @@ def segment_strip(layout: Layout, segment: int, category: Int8Column, width: int
     shares = np.zeros((len(_LETTERS) + 2, width), np.int64)
     for number in np.unique(kind).tolist():
         mine = kind == number
-        shares[number] = np.diff(_bytes_below(borders, low[mine], size[mine]))
+        shares[number] = np.diff(used_below(borders, low[mine], size[mine]))
     shares[-1] = np.diff(borders) - shares[:-1].sum(axis=0)
     signs = _LETTERS + PENDING + (IDLE if layout.segments.is_private[segment] else FREE)
     return "".join(signs[number] for number in shares.argmax(axis=0).tolist())
-
-
-def _bytes_below(borders: Int64Column, low: Int64Column, size: Int64Column) -> Int64Column:
-    """Return how many bytes of disjoint ranges, by address, lie below each border."""
-    sums = np.concatenate(([0], np.cumsum(size)))
-    ends = np.concatenate(([0], low + size))
-    before = np.searchsorted(low, borders, side="left")
-    below: Int64Column = sums[before] - np.maximum(ends[before] - borders, 0)
-    return below

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from snapscope.analyses.ledger import stream_name
 from snapscope.analyses.oom import Failure
 from snapscope.analyses.verdict import Cause, Full
 from snapscope.units import count_of, format_bytes, format_share
@@ -169,11 +170,6 @@ def _best_case(failure: Failure) -> str:
     ]
     total = sum(size for size, _ in terms)
     return f"{format_bytes(total)} ({' + '.join(f'{format_bytes(size)} {name}' for size, name in terms if size)})"
-
-
-def stream_name(stream: int) -> str:
-    """Name a raw stream handle: small ones as numbers, pointers in hexadecimal."""
-    return f"{stream:#x}" if stream > 9 else str(stream)
 
 
 _FULL: Final = {
